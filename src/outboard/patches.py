@@ -54,6 +54,11 @@ _RPC = "torch.distributed.rpc"
 C10D = "torch.distributed.distributed_c10d"
 DDP = "torch.nn.parallel:DistributedDataParallel"
 _AUTOGRAD_CACHE = "torch._functorch._aot_autograd.autograd_cache"
+_AUTOGRAD_CACHE_KEY = Place(
+    f"{_AUTOGRAD_CACHE}.autograd_cache_key",
+    "mod example_inputs config compiler_config_extra act_input_paths",
+    {"2.13": "mod example_inputs config compiler_config_extra"},
+)
 
 _GUARDS = (
     "self f_code output_graph cache_entries guard_fail_fn guard_filter_fn shape_code_parts runtime_global_scope "
@@ -126,11 +131,7 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
             {"2.13": _GUARDS},
         ),
         Place(f"{_AUTOGRAD_CACHE}.should_bundle_autograd_cache", ""),
-        Place(
-            f"{_AUTOGRAD_CACHE}.autograd_cache_key",
-            "mod example_inputs config compiler_config_extra act_input_paths",
-            {"2.13": "mod example_inputs config compiler_config_extra"},
-        ),
+        _AUTOGRAD_CACHE_KEY,
         Place(f"{_AUTOGRAD_CACHE}:AOTAutogradCache.make_entry", _ENTRY),
         Place(f"{_AUTOGRAD_CACHE}:AOTAutogradCache.save", "key entry remote"),
     ),
@@ -163,6 +164,19 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "numbers on the CPU meet tensors on the device": (Place("torch._inductor.lowering.is_gpu", "device"),),
     "convolutions keep the layout that they come in": (
         Place("torch._inductor.graph:GraphLowering.decide_layout_opt", "gm is_inference"),
+    ),
+    "graphs that write inputs are for those that overlap in the same way": (
+        Place(
+            "torch._inductor.compile_fx.compile_fx",
+            "model_ example_inputs_ inner_compile config_patches decompositions ignore_shape_env compile_region_name",
+        ),
+        _AUTOGRAD_CACHE_KEY,
+    ),
+    "writes into views leave alone what lies between": (
+        Place(
+            "torch._subclasses.functional_tensor:FunctionalTensorMode.__torch_dispatch__",
+            "self func types args kwargs",
+        ),
     ),
     "results that are views of inputs lie where they should": (
         Place(

@@ -69,7 +69,7 @@ class _Line:
             f"{v}.unflatten({self.chance.randint(0, last)}, (-1, 2))",
             f"{v}.narrow({last}, 1, {v}.shape[{last}] - 2)",
             f"{v}.expand(3, *{v}.shape)",
-            f"{v}.unfold({last}, 3, {self.chance.choice((1, 2, 3))})",
+            f"{v}.unfold({last}, {self.chance.choice((1, 3))}, {self.chance.choice((1, 2, 3, 4))})",
             f"{v}.chunk(2)[{self.chance.choice((0, 1))}]",
             f"{v}.view({v}.shape)",
             f"{v}.squeeze()",

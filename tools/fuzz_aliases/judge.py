@@ -31,22 +31,30 @@ class Finding:
 
 
 def judge(
-    programs: Sequence[Program], sizes: Sequence[int], device: str, is_alone: bool = False, anew: bool = False
+    programs: Sequence[Program],
+    sizes: Sequence[int],
+    device: str,
+    is_alone: bool = False,
+    anew: bool = False,
+    apart_first: bool = False,
 ) -> list[Finding]:
-    """Runs programs compiled as one graph, for the sizes in order, and eager. Those that differ are run once more
-    alone, so that a finding says what one program does; ``is_alone`` says that they are. ``anew`` has Dynamo forget
-    everything before each size, so that kept graphs of other sizes are found, as by another process."""
+    """Runs programs compiled as one graph, for the sizes in order, and eager; at last, or first, with inputs that do
+    not overlap. Those that differ are run once more alone, so that a finding says what one program does; ``is_alone``
+    says that they are. ``anew`` has Dynamo forget everything before each call, so that kept graphs of others are
+    found, as by another process."""
     torch._dynamo.reset()  # noqa: SLF001 - each graph is compiled on its own
     function = define(programs)
     compiled = torch.compile(function, dynamic=True)
     findings: list[Finding] = []
-    for n in sizes:
+    calls = [(n, False) for n in sizes]
+    calls.insert(0 if apart_first else len(calls), (sizes[0], True))
+    for n, apart in calls:
         if anew:
             torch._dynamo.reset()  # noqa: SLF001 - the compiled function stays, and is traced again
-        expected, eager = run(programs, function, n, "cpu"), run(programs, function, n, device)
+        expected, eager = (run(programs, function, n, place, apart) for place in ("cpu", device))
         try:
             with _quiet():
-                found = run(programs, compiled, n, device)
+                found = run(programs, compiled, n, device, apart)
             torch.accelerator.synchronize()
         except Exception as error:  # noqa: BLE001 - reported
             text = f"{type(error).__name__}: {str(error)[:500]}"

@@ -43,16 +43,17 @@ class Program:
         body = [*copies, *self.lines, f"return {', '.join(self.returned)},"]
         return "\n".join([f"def {name}({', '.join(names)}):", *(f"    {line}" for line in body)]) + "\n"
 
-    def inputs(self, n: int, device: str) -> tuple[list[Tensor], list[Tensor]]:
-        """Its inputs of size ``n``, small whole numbers, and the memory that they lie in."""
+    def inputs(self, n: int, device: str, apart: bool = False) -> tuple[list[Tensor], list[Tensor]]:
+        """Its inputs of size ``n``, small whole numbers, and their memory; ``apart``: each has its own."""
         dtype, found, memory = getattr(torch, self.dtype), [], []
         for number, layout in enumerate(self.layouts):
             size, views = LAYOUTS[layout]
             shape = size(n)
             values = torch.randint(0, 9, shape, generator=torch.Generator().manual_seed(n + number))
             whole = (values - 4 if dtype.is_signed else values).to(dtype).to(device)
-            memory.append(whole)
-            found += views(whole, n)
+            own = [whole.clone() for _ in views(whole, n)] if apart else [whole]
+            memory += own
+            found += [views(each, n)[i] for i, each in enumerate(own)] if apart else views(whole, n)
         if self.gradient:
             found = [each.detach().requires_grad_() for each in found]
         return found, memory
@@ -94,11 +95,12 @@ class Outcome:
     shared: list[list[Tensor]]
 
 
-def run(programs: Sequence[Program], function: Callable[..., Any], n: int, device: str) -> Outcome:
-    """Runs a function made by :func:`define`, or compiled from it, on inputs of size ``n``."""
+def run(programs: Sequence[Program], function: Callable[..., Any], n: int, device: str, apart: bool = False) -> Outcome:
+    """Runs a function made by :func:`define`, or compiled from it, on inputs of size ``n``, which do not overlap if
+    they are to lie ``apart``."""
     inputs, memory = [], []
     for program in programs:
-        given, whole = program.inputs(n, device)
+        given, whole = program.inputs(n, device, apart)
         inputs.append(given)
         memory.append(whole)
     returned = function(inputs)

@@ -18,6 +18,8 @@ from tools.fuzz_aliases.program import Program
 
 #: Every fourth group is judged with gradients.
 WITH_GRADIENT = 4
+#: In every eighth group, the first inputs do not overlap, as the others may.
+APART_FIRST = 8
 #: Every fourth group has sizes that divide by different numbers.
 OF_ANY_SIZE = 4
 #: Every third group finds the graphs that are kept of other sizes.
@@ -41,7 +43,8 @@ def sizes_of(seed: int) -> list[int]:
 def judge_group(programs: list[Program], seed: int, device: str) -> list[Finding]:
     """The findings of one group, made small."""
     findings = []
-    for finding in judge(programs, sizes_of(seed), device, anew=seed % ANEW == 0) if programs else []:
+    ways = {"anew": seed % ANEW == 0, "apart_first": seed % APART_FIRST == 2}
+    for finding in judge(programs, sizes_of(seed), device, **ways) if programs else []:
         is_alone = finding.kind == EXCEPTION
         alone = [finding] if is_alone else judge([finding.program], (finding.n,), device, is_alone=True)
         if alone and alone[0].kind != "eager" and is_tracing(alone[0]):

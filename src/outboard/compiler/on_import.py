@@ -21,6 +21,7 @@ def _register_interface() -> None:
 
 def _register_backend() -> None:
     from .adapter.graphs.ahead_of_time import refuse_ahead_of_time
+    from .adapter.graphs.arrangements import check_overlaps
     from .adapter.graphs.inductor_cache import hash_sources_ahead, place_cache
     from .adapter.graphs.interpreted import interpret_without_dialect
     from .adapter.graphs.partitions import keep_whole_operators
@@ -31,6 +32,7 @@ def _register_backend() -> None:
     register()
     interpret_without_dialect()
     keep_whole_operators()
+    check_overlaps()
     refuse_ahead_of_time()
     compile_isolated()
     hash_sources_ahead()

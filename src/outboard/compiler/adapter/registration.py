@@ -37,7 +37,7 @@ from ..operators.overloads import overloads_of
 from ..plans import files
 from ..target import target_of
 from . import ambient
-from .graphs import aliases, floats, overlaps, pending
+from .graphs import aliases, floats, gaps, overlaps, pending
 from .graphs.replays import register_replays
 from .interface import device_name, register_interface
 from .operators import (
@@ -169,6 +169,7 @@ def register() -> None:
     _change_decompositions(name)
     drawn_again.keep_states(name)
     aliases.register(name)
+    gaps.register()
     floats.register()
     overlaps.register(name)
     pending.register(name)

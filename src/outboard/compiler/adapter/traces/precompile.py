@@ -57,10 +57,11 @@ from torch._dynamo.utils import CleanupHook, CleanupManager, counters
 
 from outboard import patches, settings, signing, trusted
 
+from ..graphs import arrangements
 from . import trace_keys
 
 _log = logging.getLogger(__name__)
-_MAGIC = b"OBTRACE3"
+_MAGIC = b"OBTRACE4"
 #: Of more traces with one key (all with different guards) only those used last are kept. To look at one in vain costs a
 #: fifth of a second for a large model.
 _MOST = 4
@@ -89,6 +90,31 @@ class _Identity:
 
 
 @dataclasses.dataclass
+class _Source:
+    """A graph of Dynamo's as Python, with the modules and other values that it names."""
+
+    text: str
+    modules: dict[str, str]
+    values: dict[str, Any]
+
+    @classmethod
+    def of(cls, graph: torch.fx.Graph) -> _Source:
+        """The source of a graph."""
+        code = graph.python_code("self")
+        used = _globals(compile(code.src, "<graph>", "exec"))
+        named = {name: value for name, value in code.globals.items() if name in used}
+        modules = {name: value.__name__ for name, value in named.items() if isinstance(value, types.ModuleType)}
+        return cls(code.src, modules, {name: value for name, value in named.items() if name not in modules})
+
+    def function(self) -> Callable[..., Any]:
+        """What runs the graph operator by operator."""
+        modules = {name: importlib.import_module(module) for name, module in self.modules.items()}
+        names = {**modules, **self.values}
+        exec(self.text, names)
+        return partial(names["forward"], None)
+
+
+@dataclasses.dataclass
 class _Trace:
     """What another process needs to go on as if it had traced."""
 
@@ -103,6 +129,9 @@ class _Trace:
     graph_name: str
     #: A digest of the variables of the environment, if a function that was traced reads any.
     environment: str
+    #: What the graph writes of its inputs, which do not overlap, and how to call it operator by operator if some do.
+    inputs: arrangements.Inputs | None
+    source: _Source | None
     #: The graph, compiled; serialised, because not every trace that is looked at serves.
     graph: bytes = b""
 
@@ -264,6 +293,8 @@ class _Recorder:
         self._identities: list[_Identity] = []
         self._guards = b""
         self._values: dict[tuple[str, str], str] = {}
+        self._inputs: arrangements.Inputs | None = None
+        self._source: _Source | None = None
 
     @contextlib.contextmanager
     def code_context(self, code: types.CodeType) -> Iterator[None]:
@@ -292,8 +323,15 @@ class _Recorder:
 
     def update_device_type(self, graph: Any) -> None:
         """The graph that was traced."""
-        if graph is not None and any(node.op == "get_attr" for node in graph.nodes):
+        if graph is None:
+            return
+        if any(node.op == "get_attr" for node in graph.nodes):
             self._refuse("its graph holds constants")
+        self._inputs = arrangements.Inputs.of(graph)
+        if self._inputs is not None:
+            self._source = _Source.of(graph)
+            if self._inputs.shares:
+                self._refuse("it writes inputs that may overlap")
 
     def bypass_current_entry(self) -> None:
         """Dynamo knows that the trace cannot be kept."""
@@ -361,7 +399,8 @@ class _Recorder:
         reads = any(_ENVIRONMENT.intersection(code.co_names) for code in (self._code, *self._sources))
         code, environment = SerializedCode.from_code_object(self._made), _environment() if reads else ""
         sources = self._named_sources()
-        return _Trace(self._guards, self._identities, self._values, code, self._imports, sources, graph, environment)
+        guards = (self._guards, self._identities, self._values)
+        return _Trace(*guards, code, self._imports, sources, graph, environment, self._inputs, self._source)
 
     def _named_sources(self) -> list[tuple[str, str, str]]:
         modules = {getattr(module, "__file__", None): name for name, module in list(sys.modules.items())}
@@ -578,12 +617,28 @@ def _in_place(
     if missing:
         raise _Refused(f"there is no {', '.join(sorted(missing))}")
     disable: Any = torch._dynamo.disable
-    hook = CleanupHook.create(scope, name, disable(graph, reason="do not trace Dynamo-compiled graph"))
+    hook = CleanupHook.create(scope, name, disable(_checked(graph, trace), reason="do not trace Dynamo-compiled graph"))
     CleanupManager.instance[made] = [hook]
     dynamo: Any = convert_frame
     dynamo.orig_code_map[made] = code
     dynamo.output_codes.add(made)
     return GuardedCode(made, manager, compile_id, f"Torch-Compiled Region: {compile_id}")
+
+
+def _checked(graph: Callable[..., Any], trace: _Trace) -> Callable[..., Any]:
+    """The compiled graph, for inputs that overlap as those did that it was made for."""
+    if trace.inputs is None:
+        return graph
+    check = arrangements.Check(trace.inputs)
+
+    assert trace.source is not None
+    one_by_one = functools.cache(trace.source.function)
+
+    @functools.wraps(graph)
+    def call(*values: Any) -> Any:
+        return graph(*values) if check(values) else one_by_one()(*values)
+
+    return call
 
 
 def _guard(trace: _Trace, code: types.CodeType, scope: dict[str, Any], values: dict[str, Any]) -> Any:
