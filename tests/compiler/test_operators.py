@@ -227,8 +227,11 @@ def test_convolutions_of_nothing(device: str) -> None:
         lambda x, i: torch.index_reduce(x, 0, i, torch.ones(3, 9, device=x.device), "prod"),
         lambda x, i: F.conv2d(x.view(1, 1, 4, 5), torch.ones(2, 1, 1, 1, device=x.device), dilation=0),
         lambda x, i: F.conv_transpose2d(x.view(1, 1, 4, 5), torch.ones(1, 2, 1, 1, device=x.device), output_padding=3),
+        lambda x, i: torch.std(i),
+        lambda x, i: torch.var(i, 0),
+        lambda x, i: torch.softmax(i, 0),
     ],
-    ids=["too few rows", "too many columns", "dilation", "padding of the result"],
+    ids=["too few rows", "too many columns", "dilation", "padding of the result", "std", "var", "softmax"],
 )
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.filterwarnings("ignore:.*runs on the CPU")

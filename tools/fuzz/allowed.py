@@ -80,6 +80,7 @@ _LOOKED_AT = "quantile() q values must be in the range [0, 1]"
 #: were two.
 _CHANGED_IN_GRAPHS = re.compile(
     r"^(?:0|False) [*/] |\bmul_?\((v\S+, )?0\)|\b_foreach_\w+_\(\[[^]]*(v\d+(?:\[\d+\])?), (?:[^]]*, )?\2[],]"
+    r"|\.expand\(.*\.(zero|fill)_\("
 )
 
 

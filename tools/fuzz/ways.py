@@ -44,7 +44,8 @@ def wrapped(g: Generator, line: str, share: float) -> str:
 def refused(g: Generator, line: str, share: float) -> str:
     """A line that is to be refused, in this share of the kinds of calls by ``torch.compile``."""
     operands = list(dict.fromkeys(_OPERAND.findall(line)))
-    if not operands or not g.chance(share) or re.search(r"\b(mixed|assign|compiled)\(|\bout=", line):
+    is_left = re.search(r"\b(mixed|assign|compiled)\(|\bout=", line) or not allowed.in_graphs(line)
+    if not operands or not g.chance(share) or is_left:
         return line
     names = [f"a{i}" for i in range(len(operands))]
     body = _OPERAND.sub(lambda match: names[operands.index(match[0])], line)

@@ -198,8 +198,23 @@ def _averaging_backward(overload: Any) -> Callable[..., Any]:
     return decompose
 
 
+def _of_floats(error: type[Exception], message: str) -> Callable[..., Any]:
+    """Refuses integers, as the CPU does: PyTorch's own computes with them."""
+
+    def refuse(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not x.is_floating_point() and not x.is_complex():
+            raise error(message)
+        return NotImplemented
+
+    return refuse
+
+
+_check_variance = _of_floats(RuntimeError, "std and var only support floating point and complex dtypes")
+
+
 def _deviation(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     """The standard deviation, whose square need not be a number of the dtype: in float64 where the device has it."""
+    _check_variance(x)
     result = _deviation_and_mean(x, dim, correction=correction, keepdim=keepdim)
     return result if result is NotImplemented else result[0]
 
@@ -649,6 +664,9 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
         for overload in (aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default)
     },
     aten.std.correction: _deviation,
+    aten.var.correction: _check_variance,
+    aten._softmax.default: _of_floats(NotImplementedError, "softmax is not implemented for integers"),
+    aten._log_softmax.default: _of_floats(NotImplementedError, "log_softmax is not implemented for integers"),
     aten.std_mean.correction: _deviation_and_mean,
     **interpolation.CORRECTIONS,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
@@ -713,6 +731,10 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
 
 #: Overloads whose correction is for some dtypes only; calls of others need not be taken apart to find out.
 _CONCERNED: dict[Any, Callable[[torch.dtype], bool]] = {
+    **dict.fromkeys(
+        (aten.var.correction, aten._softmax.default, aten._log_softmax.default),
+        lambda dtype: not dtype.is_floating_point and not dtype.is_complex,
+    ),
     **dict.fromkeys(
         (aten.any.default, aten.any.dim, aten.any.dims, aten.where.self), lambda dtype: dtype == torch.uint8
     ),
