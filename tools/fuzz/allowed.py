@@ -115,12 +115,7 @@ def only_cpu_raises(line: str, error: Exception) -> bool:
 
 
 def only_device_raises(line: str, error: Exception) -> bool:
-    """Whether the device's exception is about what PyTorch has deprecated, a label beside which the CPU reads, or, in
-    graphs, a number that nothing is computed with."""
-    if "ctc_loss: a label is out of range" in str(error):
-        return True
-    if line.startswith("compiled(") and "without overflow" in str(error):
-        return True
+    """Whether the device's exception is about what PyTorch has deprecated."""
     return _EXPANDED in str(error) and bool(_DEPRECATED_ON_EXPANDED.search(line))
 
 

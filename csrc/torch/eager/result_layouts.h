@@ -15,7 +15,6 @@ inline const std::unordered_map<std::string, ResultLayout>& result_layouts() {
       {"aten::abs", {ResultLayout::kContiguousOfComplex}},
       {"aten::angle", {ResultLayout::kContiguousOfComplex}},
       {"aten::copysign", {ResultLayout::kOfFirstOperand}},
-      {"aten::div", {ResultLayout::kOfFirstOperand}},
       {"aten::_fft_c2c", {ResultLayout::kContiguous}},
       {"aten::_fft_c2r", {ResultLayout::kContiguous}},
       {"aten::_fft_r2c", {ResultLayout::kContiguous}},

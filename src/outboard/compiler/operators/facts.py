@@ -180,7 +180,7 @@ FACTS: dict[str, Facts] = {
     "aten::diagonal_copy": Facts(moves=("self",), run_time=("offset",)),
     "aten::diagonal_scatter": Facts(moves=("self", "src"), run_time=("offset",)),
     "aten::dist": Facts(whole=("default",)),
-    "aten::div": Facts(whole=("Scalar", "Scalar_mode"), layout=Layout.OF_FIRST_OPERAND),
+    "aten::div": Facts(whole=("Scalar", "Scalar_mode")),
     "aten::div_": Facts(whole=("Scalar", "Scalar_mode")),
     "aten::dot": Facts(kernel="gemm.lower_dot", library=True),
     "aten::embedding": Facts(moves=("weight",), whole=("default",), run_time=("padding_idx",)),
