@@ -115,6 +115,18 @@ def check_times_of_steps() -> None:
         assert 0 < data[f"avg_{part}"] < 60e9, (part, data)  # nanoseconds
 
 
+def check_a_sparse_sum_beside_a_dense_one() -> None:
+    dense = torch.ones(1 << 22, device=DEVICE)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    sparse = torch.sparse_coo_tensor([[rank, ranks]], torch.ones(2), (ranks + 1,)).to(DEVICE)
+    works = [dist.all_reduce(each, async_op=True) for each in (dense, sparse)]
+    for work in works:
+        assert work is not None
+        work.wait()
+    assert bool((dense == ranks).all())
+    assert sparse.to_dense().tolist() == [1.0] * ranks + [float(ranks)]
+
+
 def check_sparse_gradients() -> None:
     """Rows of an embedding that ranks look up, each other ones, by an optimizer of sparse gradients and a dense one."""
 

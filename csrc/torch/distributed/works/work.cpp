@@ -24,7 +24,7 @@ bool shares_memory(const std::vector<at::Tensor>& these, const std::vector<at::T
   const auto end = [&](const at::Tensor& tensor) { return begin(tensor) + static_cast<int64_t>(tensor.nbytes()); };
   return std::any_of(these.begin(), these.end(), [&](const at::Tensor& a) {
     return std::any_of(those.begin(), those.end(), [&](const at::Tensor& b) {
-      return a.has_storage() && a.is_alias_of(b) && begin(a) < end(b) && begin(b) < end(a);
+      return a.has_storage() && b.has_storage() && a.is_alias_of(b) && begin(a) < end(b) && begin(b) < end(a);
     });
   });
 }
