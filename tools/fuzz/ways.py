@@ -22,19 +22,17 @@ def wrapped(g: Generator, line: str, share: float) -> str:
     if not g.chance(share):
         return line
     way = g.pick(_WAYS)
-    operands = list(dict.fromkeys(_OPERAND.findall(line)))
+    operands, names, body = _as_function(line)
     if not operands or _AS_THEY_STAND.search(line) or (way == "compiled" and not _is_compiled(line)):
         return line
-    names = [f"a{i}" for i in range(len(operands))]
-    body = _OPERAND.sub(lambda match: names[operands.index(match[0])], line)
-    function = f"lambda {', '.join(names)}: {body}"
+    function = f"lambda {names}: {body}"
     rest = ", ".join(operands)
     if way == "scripted":
         return f"scripted({body!r}, {rest})"
     if way.startswith("batched"):
         dims = _dims(g, operands)
         if way == "batched twice":
-            function = f"lambda {', '.join(names)}: batched({_dims(g, operands)}, {function}, {', '.join(names)})"
+            function = f"lambda {names}: batched({_dims(g, operands)}, {function}, {names})"
         return f"batched({dims}, {function}, {rest})"
     if way in ("jacrev", "hessian") and max(g.value(name).numel() for name in operands) > _MOST_ELEMENTS:
         raise Refused
@@ -43,13 +41,18 @@ def wrapped(g: Generator, line: str, share: float) -> str:
 
 def refused(g: Generator, line: str, share: float) -> str:
     """A line that is to be refused, in this share of the kinds of calls by ``torch.compile``."""
-    operands = list(dict.fromkeys(_OPERAND.findall(line)))
+    operands, names, body = _as_function(line)
     is_left = re.search(r"\b(mixed|assign|compiled)\(|\bout=", line) or not allowed.in_graphs(line)
     if not operands or not g.chance(share) or is_left:
         return line
-    names = [f"a{i}" for i in range(len(operands))]
-    body = _OPERAND.sub(lambda match: names[operands.index(match[0])], line)
-    return f"compiled(lambda {', '.join(names)}: {body}, {', '.join(operands)})"
+    return f"compiled(lambda {names}: {body}, {', '.join(operands)})"
+
+
+def _as_function(line: str) -> tuple[list[str], str, str]:
+    """The operands of a line, and the parameters and the body of a function of them: "a0, a1" and so on."""
+    operands = list(dict.fromkeys(_OPERAND.findall(line)))
+    body = _OPERAND.sub(lambda match: f"a{operands.index(match[0])}", line)
+    return operands, ", ".join(f"a{i}" for i in range(len(operands))), body
 
 
 def _is_compiled(line: str) -> bool:

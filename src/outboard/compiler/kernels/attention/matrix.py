@@ -12,7 +12,7 @@ import sympy
 import torch
 
 from .problem import Problem
-from .simt import SUM_PRODUCTS
+from .simt import SUM_PRODUCTS, filled
 
 #: Work-items of a group, and rows that they have.
 GROUP, ROWS = 128, 64
@@ -178,12 +178,7 @@ _QUERIES = r"""
 """
 
 
-def _filled(text: str) -> str:
-    """A text with what its kernels have in common in the places that are marked."""
-    return text.replace("@QUERIES@\n", _QUERIES.lstrip("\n"))
-
-
-FORWARD = _filled(
+FORWARD = filled(
     _MATRICES
     + r"""
 OB_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB_GLOBAL const IN_T* value,
@@ -234,10 +229,11 @@ OB_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB
   }
   CLEAR_OUTSIDE_QUERIES
 }
-"""
+""",
+    QUERIES=_QUERIES,
 )
 
-BACKWARD = _filled(
+BACKWARD = filled(
     _MATRICES
     + SUM_PRODUCTS
     + r"""
@@ -382,5 +378,6 @@ OB_KERNEL void key_gradients(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* 
   }
   CLEAR_OUTSIDE_KEYS
 }
-"""
+""",
+    QUERIES=_QUERIES,
 )

@@ -133,12 +133,14 @@ _KEYS = r"""
 """
 
 
-def _filled(text: str) -> str:
-    """A text with what its kernels have in common in the places that are marked."""
-    return text.replace("@QUERIES@\n", _QUERIES.lstrip("\n")).replace("@KEYS@\n", _KEYS.lstrip("\n"))
+def filled(text: str, **parts: str) -> str:
+    """A text with what its kernels have in common in the places that are marked: ``QUERIES`` in ``@QUERIES@``."""
+    for name, part in parts.items():
+        text = text.replace(f"@{name}@\n", part.lstrip("\n"))
+    return text
 
 
-FORWARD = _filled(
+FORWARD = filled(
     _TEAMS
     + r"""
 TEAM_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB_GLOBAL const IN_T* value,
@@ -180,10 +182,12 @@ TEAM_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, 
   }
   CLEAR_OUTSIDE_QUERIES
 }
-"""
+""",
+    QUERIES=_QUERIES,
+    KEYS=_KEYS,
 )
 
-BACKWARD = _filled(
+BACKWARD = filled(
     _TEAMS
     + SUM_PRODUCTS
     + r"""
@@ -278,5 +282,7 @@ TEAM_KERNEL void key_gradients(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T
   }
   CLEAR_OUTSIDE_KEYS
 }
-"""
+""",
+    QUERIES=_QUERIES,
+    KEYS=_KEYS,
 )
