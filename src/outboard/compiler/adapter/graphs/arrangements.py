@@ -64,15 +64,22 @@ def _for_overlaps(original: Callable[..., Any]) -> Callable[..., Any]:
         check = Check(inputs, inputs.arrangement(example_inputs_))
         graph = copy.deepcopy(model_.graph)
         compiled = original(model_, example_inputs_, *others, **named)
-        one_by_one = functools.cache(lambda: fx.GraphModule(model_, graph).forward)
-
-        @functools.wraps(compiled)
-        def call(*values: Any) -> Any:
-            return compiled(*values) if check(values) else one_by_one()(*values)
-
-        return call
+        return checked(compiled, check, lambda: fx.GraphModule(model_, graph).forward)
 
     return compile_fx
+
+
+def checked(
+    compiled: Callable[..., Any], check: Check, one_by_one: Callable[[], Callable[..., Any]]
+) -> Callable[..., Any]:
+    """A compiled graph for inputs that ``check`` finds to fit; ``one_by_one`` makes what others are given to."""
+    make = functools.cache(one_by_one)
+
+    @functools.wraps(compiled)
+    def call(*values: Any) -> Any:
+        return compiled(*values) if check(values) else make()(*values)
+
+    return call
 
 
 @dataclasses.dataclass(frozen=True)

@@ -629,16 +629,8 @@ def _checked(graph: Callable[..., Any], trace: _Trace) -> Callable[..., Any]:
     """The compiled graph, for inputs that overlap as those did that it was made for."""
     if trace.inputs is None:
         return graph
-    check = arrangements.Check(trace.inputs)
-
     assert trace.source is not None
-    one_by_one = functools.cache(trace.source.function)
-
-    @functools.wraps(graph)
-    def call(*values: Any) -> Any:
-        return graph(*values) if check(values) else one_by_one()(*values)
-
-    return call
+    return arrangements.checked(graph, arrangements.Check(trace.inputs), trace.source.function)
 
 
 def _guard(trace: _Trace, code: types.CodeType, scope: dict[str, Any], values: dict[str, Any]) -> Any:
