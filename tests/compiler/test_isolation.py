@@ -147,29 +147,37 @@ def test_sources_hashed_ahead_are_hashed_right(run_python: RunPython) -> None:
 
 
 FRAMES = """
+import os
+import outboard
 import torch
+from torch._dynamo import convert_frame
 from torch._dynamo.utils import counters
 
 def broken(x):
     y = x * 2
     print("a break")
-    return torch.linalg.norm(y) + y.view(-1).cumsum(0).erfinv()
+    z = torch.linalg.norm(y) + y.view(-1).cumsum(0).erfinv()
+    z.sum().backward()
+    return z
 
 def frames(device):
     torch._dynamo.reset()
     counters.clear()
-    torch.compile(broken, backend="eager")(torch.randn(4, 5, device=device))
+    torch.compile(broken, backend="eager")(torch.randn(4, 5, device=device, requires_grad=True))
     return dict(counters["frames"]), counters["stats"]["unique_graphs"]
 
+files = set()
+convert_frame.register_bytecode_hook(lambda code, new: files.add(code.co_filename))
 device = torch._C._get_privateuse1_backend_name()
 x = torch.ones(2, device=device)
 assert frames(device) == frames("cpu"), (frames(device), frames("cpu"))
+assert files and not [file for file in files if file.startswith(os.path.dirname(outboard.__file__))], files
 assert torch.get_device_module(device).compile_stats()["compiled"] > 3
 """
 
 
 def test_dynamo_does_not_look_at_our_compiler(run_python: RunPython, tmp_path: Path) -> None:
-    """Operators that are new are compiled while Dynamo looks at each frame that begins."""
+    """Operators that are new are compiled while Dynamo looks at each frame that begins; a backward pass is ours."""
     run_python(FRAMES, OUTBOARD_CACHE_DIR=str(tmp_path))
 
 

@@ -61,7 +61,8 @@ class MarkedState {
 
 }  // namespace
 
-py::object run_backward(const py::object& run, const py::tuple& args, const py::dict& kwargs, bool interruptible) {
+py::object run_backward(const py::object& run, const py::args& args, const py::kwargs& kwargs) {
+  const bool interruptible = may_be_interrupted();
   const MarkedState marked(interruptible);
   if (interruptible) return run_interruptibly(run, args, kwargs);
   return run(*args, **kwargs);

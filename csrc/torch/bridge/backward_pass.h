@@ -5,14 +5,12 @@
 
 namespace outboard::aten {
 
-/// Calls `run`, which runs a backward pass, with the arguments of a tuple and a dictionary; needs the GIL. Where
-/// `interruptible` says that Ctrl-C may end it, as `run_interruptibly` does; its threads are marked by `kBackward`.
-/// Throws what `run` throws.
+/// Calls `run`, which runs a backward pass, with `args` and `kwargs`; needs the GIL. Where it may be interrupted, as
+/// `run_interruptibly` does; its threads are marked by `kBackward`. Throws what `run` throws.
 ///
 /// PyTorch hands the calling thread's state, Python objects included, to the threads of the pass. The last of them to
 /// let it go asks for Python's lock, and does so after the pass has returned: if Python ends meanwhile, the process
 /// aborts. So what such threads still hold is held here, too, until the next pass or for good.
-pybind11::object run_backward(const pybind11::object& run, const pybind11::tuple& args, const pybind11::dict& kwargs,
-                              bool interruptible);
+pybind11::object run_backward(const pybind11::object& run, const pybind11::args& args, const pybind11::kwargs& kwargs);
 
 }  // namespace outboard::aten

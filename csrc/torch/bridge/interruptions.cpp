@@ -99,6 +99,13 @@ void install_interruptions() {
   set_interruptions(&kSignals);
 }
 
+bool may_be_interrupted() {
+  if (!is_main_thread() || at::impl::ThreadLocalPythonObjects::contains(kBackward)) return false;
+  const py::str name("_signal");  // `signal` is Python, which Dynamo would compile within a compiled function
+  const auto signals = py::reinterpret_steal<py::object>(PyImport_GetModule(name.ptr()));
+  return signals && signals.attr("getsignal")(SIGINT).is(signals.attr("default_int_handler"));
+}
+
 py::object run_interruptibly(const py::object& run, const py::tuple& args, const py::dict& kwargs) {
   begin_backward();
   PyObject* const result = PyObject_Call(run.ptr(), args.ptr(), kwargs.ptr());

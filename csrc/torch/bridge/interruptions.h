@@ -9,6 +9,10 @@ namespace outboard::aten {
 /// Needs the GIL. Repeated calls do nothing.
 void install_interruptions();
 
+/// Whether a backward pass that begins here may be interrupted: it is the main thread's, not one within another, and
+/// Ctrl-C is sure to end it. What a handler of the program's own would do is known only when it has run. Needs the GIL.
+bool may_be_interrupted();
+
 /// Calls `run`, which runs a backward pass, with the arguments of a tuple and a dictionary. Meanwhile Ctrl-C also ends
 /// the waits of other threads that work for it: those whose thread-local Python objects, which PyTorch hands on to
 /// them, have `kBackward`; the caller sets it. The main thread, which calls this with the GIL, runs no handler until

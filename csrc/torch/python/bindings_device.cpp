@@ -188,10 +188,10 @@ void bind_device(py::module_& m) {
         configure_allocators();
         register_hooks();
       });
-  m.def("run_backward", torch::wrap_pybind_function(run_backward),
-        "Calls a function that runs a backward pass, with a tuple of arguments and a dictionary. If it may be "
-        "interrupted, Ctrl-C ends the waits of the threads that run it for the main thread, which calls this. Raises "
-        "KeyboardInterrupt if it came.");
+  m.def(
+      "run_backward", torch::wrap_pybind_function(run_backward),
+      "Calls a function that runs a backward pass, with the arguments behind it. Of the main thread's own, Ctrl-C ends "
+      "the waits of the threads that run it, and KeyboardInterrupt is raised.");
   define_for_all(m, "shutdown",
                  "Waits for queued work and stops the runtime's threads; at interpreter exit. In a hurry, what did not "
                  "begin is left out.",

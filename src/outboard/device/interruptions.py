@@ -4,38 +4,31 @@ run the handlers of signals, waits for them in C. So their waits end, and the ma
 
 from __future__ import annotations
 
-import signal
-import threading
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from outboard import _C, patches
 
-#: By it, threads that run a backward pass for the main thread know it (``csrc/torch/bridge/interruptions.h``).
-_BACKWARD = "outboard.backward"
-
 
 class _Engine(torch._C._ImperativeEngine):
     """PyTorch's engine of backward passes."""
 
-    def run_backward(self, *args: Any, **kwargs: Any) -> Any:
-        """As PyTorch's. Raises KeyboardInterrupt soon after Ctrl-C, with work of the device queued. The process may end
-        before the threads of the pass do."""
-        return _C.run_backward(super().run_backward, args, kwargs, _may_be_interrupted())
+    #: As PyTorch's. Raises KeyboardInterrupt soon after Ctrl-C, with work of the device queued. The process may end
+    #: before the threads of the pass do. There is no Python in it, which Dynamo would compile where a compiled function
+    #: has a backward pass.
+    run_backward: Callable[..., Any]
 
 
-def _may_be_interrupted() -> bool:
-    """Whether this is a backward pass of the main thread, not one within another, and Ctrl-C is sure to end it. What a
-    handler of the program's own would do is known only when it has run."""
-    return (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        and not torch._C._is_key_in_tls(_BACKWARD)
-    )
+def _interruptible(engine: torch._C._ImperativeEngine) -> _Engine:
+    made = _Engine()
+    made.run_backward = functools.partial(_C.run_backward, engine.run_backward)
+    return made
 
 
 def install() -> None:
     """Takes the place of PyTorch's engine."""
     place = "torch.autograd:Variable._execution_engine"
-    patches.apply("Ctrl-C ends a backward pass", {place: lambda engine: _Engine()})
+    patches.apply("Ctrl-C ends a backward pass", {place: _interruptible})
