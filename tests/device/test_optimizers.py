@@ -21,6 +21,8 @@ WAYS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "adam, amsgrad": (torch.optim.Adam, {"lr": 1e-2, "amsgrad": True, "betas": (0.8, 0.99)}),
     "adamw": (torch.optim.AdamW, {"lr": 1e-2}),
     "adamw, amsgrad, maximize": (torch.optim.AdamW, {"lr": 1e-2, "amsgrad": True, "maximize": True, "eps": 1e-3}),
+    "adagrad": (torch.optim.Adagrad, {"lr": 1e-2, "lr_decay": 0.1}),
+    "adagrad, decay, maximize": (torch.optim.Adagrad, {"lr": 1e-2, "weight_decay": 0.1, "maximize": True}),
     "sgd": (torch.optim.SGD, {"lr": 1e-2}),
     "sgd, decay, maximize": (torch.optim.SGD, {"lr": 1e-2, "weight_decay": 0.1, "maximize": True}),
     "sgd, momentum": (torch.optim.SGD, {"lr": 1e-2, "momentum": 0.9, "dampening": 0.3}),
@@ -74,7 +76,7 @@ def test_steps_are_those_of_the_cpu(device: str, device_module: ModuleType, way:
         torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("way", ["adamw", "sgd, nesterov"])
+@pytest.mark.parametrize("way", ["adamw", "adagrad", "sgd, nesterov"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_halves_are_computed_in_single_precision(device: str, way: str, dtype: torch.dtype) -> None:
     """The yardstick is float32: the CPU's fused momentum of halves is wrong in PyTorch 2.13."""
@@ -92,7 +94,7 @@ def test_halves_are_computed_in_single_precision(device: str, way: str, dtype: t
         torch.testing.assert_close(found, expected, rtol=limit, atol=limit)
 
 
-@pytest.mark.parametrize("way", ["adam, amsgrad", "adamw", "sgd, momentum"])
+@pytest.mark.parametrize("way", ["adam, amsgrad", "adamw", "adagrad", "sgd, momentum"])
 @pytest.mark.parametrize("on_device", [False, True])
 def test_the_step_size_may_be_a_tensor(device: str, way: str, on_device: bool) -> None:
     kind, options = WAYS[way]
@@ -110,7 +112,7 @@ def test_the_step_size_may_be_a_tensor(device: str, way: str, on_device: bool) -
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("way", ["adam, amsgrad", "adamw", "sgd, momentum", "sgd"])
+@pytest.mark.parametrize("way", ["adam, amsgrad", "adamw", "adagrad", "sgd, momentum", "sgd"])
 def test_a_step_with_infinite_gradients_is_left_out(device: str, way: str) -> None:
     """By GradScaler, whose scale and finding the fused step takes."""
     kind, options = WAYS[way]

@@ -44,6 +44,9 @@ enum {
   kCount
 };
 }
+namespace adagrad {
+enum { kSelf, kGrads, kSums, kSteps, kRate, kRateDecay, kDecay, kEps, kMaximize, kGradScale, kFoundInf, kCount };
+}
 namespace sgd {
 enum {
   kSelf,
@@ -172,6 +175,27 @@ void fused_adam(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* 
   torch::jit::drop(*stack, kCount);
 }
 
+/// `_fused_adagrad_`. Duchi, Hazan and Singer 2011.
+void fused_adagrad(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  using namespace adagrad;
+  const c10::IValue* a = stack->data() + stack->size() - kCount;
+  if (!is_ordinary(a, {kGrads, kSums, kSteps}, -1)) return eager_kernel(op, keys, stack);
+  const Rate rate(a[kRate]);
+  const double decay = a[kDecay].toDouble();
+  const size_t count = a[kSelf].toListRef().size();
+  Updates updates("outboard::adagrad_step_", a, {kSelf, kGrads, kSums, kSteps},
+                  {rate.tensor, a[kGradScale], a[kFoundInf]});
+  for (size_t i = 0; i < count; ++i) {
+    const auto element = [&](int list) { return lend(a[list].toListRef()[i]); };
+    c10::IValue values[] = {
+        element(kSelf),      element(kGrads),    element(kSums), element(kSteps),          lend(rate.tensor),
+        lend(a[kGradScale]), lend(a[kFoundInf]), rate.number,    a[kRateDecay].toDouble(), decay,
+        a[kEps].toDouble(),  decay != 0,         a[kMaximize]};
+    updates.launch(values);
+  }
+  torch::jit::drop(*stack, kCount);
+}
+
 void fused_sgd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   using namespace sgd;
   const c10::IValue* a = stack->data() + stack->size() - kCount;
@@ -243,6 +267,9 @@ TORCH_LIBRARY(outboard, m) {
       "Scalar beta2, Scalar rest2, Scalar log2, Scalar decay, Scalar eps, bool decays, bool decoupled, bool maximize) "
       "-> ()");
   m.def(
+      "adagrad_step_(Tensor(a!) self, Tensor(b!) grad, Tensor(c!) sum, Tensor step, Tensor? lr, Tensor? grad_scale, "
+      "Tensor? found_inf, Scalar rate, Scalar rate_decay, Scalar decay, Scalar eps, bool decays, bool maximize) -> ()");
+  m.def(
       "sgd_step_(Tensor(a!) self, Tensor(b!) grad, Tensor(c!)? buffer, Tensor? lr, Tensor? grad_scale, Tensor? "
       "found_inf, Scalar rate, Scalar decay, Scalar momentum, Scalar rest, bool decays, bool nesterov, bool maximize, "
       "bool is_first_step) -> ()");
@@ -256,6 +283,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     const std::string suffix = overload;
     m.impl(("_fused_adam_" + suffix).c_str(), torch::CppFunction::makeFromBoxedFunction<&fused_adam<false>>());
     m.impl(("_fused_adamw_" + suffix).c_str(), torch::CppFunction::makeFromBoxedFunction<&fused_adam<true>>());
+    m.impl(("_fused_adagrad_" + suffix).c_str(), torch::CppFunction::makeFromBoxedFunction<&fused_adagrad>());
     m.impl(("_fused_sgd_" + suffix).c_str(), torch::CppFunction::makeFromBoxedFunction<&fused_sgd>());
   }
 }

@@ -96,6 +96,32 @@ def adam_step_(
     update.write(self, parameter - new_mean / denominator * (correction1.reciprocal() * size))
 
 
+def adagrad_step_(
+    self: Tensor,
+    grad: Tensor,
+    sum: Tensor,
+    step: Tensor,
+    lr: Tensor | None,
+    grad_scale: Tensor | None,
+    found_inf: Tensor | None,
+    rate: float,
+    rate_decay: float,
+    decay: float,
+    eps: float,
+    decays: bool,
+    maximize: bool,
+) -> None:
+    """Adagrad (Duchi, Hazan and Singer 2011), whose step size shrinks by ``rate_decay``; ``step`` counts from 1."""
+    update = _Step(self, grad, lr, rate, grad_scale, found_inf, maximize)
+    gradient, parameter = update.gradient, update.parameter
+    if decays:
+        gradient = gradient + parameter * decay
+    new_sum = wide(sum) + gradient * gradient
+    size = update.size / (1 + (_number(step, self) - 1) * rate_decay)
+    update.write(sum, new_sum)
+    update.write(self, parameter - gradient / (new_sum.sqrt() + eps) * size)
+
+
 def sgd_step_(
     self: Tensor,
     grad: Tensor,
@@ -156,6 +182,7 @@ def update_scale(
 #: Operator -> its decomposition.
 STEPS: dict[Any, Callable[..., None]] = {
     torch.ops.outboard.adam_step_.default: adam_step_,
+    torch.ops.outboard.adagrad_step_.default: adagrad_step_,
     torch.ops.outboard.sgd_step_.default: sgd_step_,
     torch.ops.outboard.flag_nonfinite_.default: flag_nonfinite_,
     torch.ops.outboard.unscale_.default: unscale_,
