@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -89,3 +90,31 @@ def test_judges_see_what_has_no_reason(device: str, monkeypatch: pytest.MonkeyPa
 def test_opinfo_fails_for_what_has_no_reason() -> None:
     outcome = opinfo_case.Outcome("host", "add (a reason)", {"aten::add.Tensor": 2})
     assert opinfo._explained(outcome, torch.float32).kind == "unseen"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, h: x @ h,
+        lambda x, h: torch.nn.functional.linear(x, h, h[0]),
+        lambda x, h: torch.nn.functional.conv1d(x[None], h[None]),
+        lambda x, h: x.long().softmax(0),
+    ],
+)
+@pytest.mark.parametrize("policy", ["warn", "error"])
+def test_what_pytorch_refuses_is_no_fallback(
+    call: Callable[[Tensor, Tensor], Tensor], policy: str, device: str, device_module: ModuleType
+) -> None:
+    """It is neither counted nor warned of, and where fallbacks are forbidden its own exception comes all the same."""
+    x = torch.ones(300, 300)
+    with pytest.raises((RuntimeError, NotImplementedError)) as expected:
+        call(x, x.half())
+    device_module.set_fallback_policy(policy)
+    device_module.reset_fallbacks()
+    try:
+        with pytest.raises(expected.type) as found, warnings.catch_warnings():
+            warnings.simplefilter("error")
+            call(x.to(device), x.half().to(device))
+    finally:
+        device_module.set_fallback_policy("allow")
+    assert (str(found.value), device_module.fallbacks()) == (str(expected.value), {})

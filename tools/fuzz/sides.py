@@ -106,7 +106,8 @@ class Sides:
             if text and not is_tracing:
                 return theirs, Finding("refusal", line, text), their_error
             self._take_over(known)
-            return theirs, None, their_error or our_error
+            host = self._on_host(line, list(self.operands.values()), fallbacks)  # what is refused is no fallback
+            return theirs, host, their_error or our_error
         host = self._on_host(line, [*self.operands.values(), theirs], fallbacks)
         return theirs, self._compare(name, line, known, before) or host, None
 

@@ -77,8 +77,9 @@ class CpuOperatorCall : public OperatorCall {
 
 void run_operator(HostCall& call) {
   RECORD_FUNCTION(call.step.name, c10::ArrayRef<const c10::IValue>{});
-  if (call.step.fallback) note_fallback(call.step.name);
+  if (call.step.fallback) admit_fallback(call.step.name);
   CpuOperatorCall(call).run();
+  if (call.step.fallback) note_fallback(call.step.name);
 }
 
 }  // namespace

@@ -288,6 +288,11 @@ void add_fallback_check(FallbackCheck check) {
 
 namespace {
 
+FallbackPolicy fallback_policy() {
+  std::lock_guard lock(counters().mutex);
+  return counters().policy;
+}
+
 /// Asks the checks, without the lock of the counters.
 void ask_checks(const std::string& name, FallbackCause cause) {
   std::vector<std::shared_ptr<const FallbackCheck>> checks;
@@ -307,22 +312,23 @@ const char* word_for(FallbackCause cause) {
   return cause == FallbackCause::kCompiler ? "compiler" : cause == FallbackCause::kCopy ? "copy" : "unsupported";
 }
 
-void note_fallback(const std::string& name, FallbackCause cause) {
+void admit_fallback(const std::string& name, FallbackCause cause) {
   ask_checks(name, cause);
+  TORCH_CHECK_NOT_IMPLEMENTED(fallback_policy() != FallbackPolicy::kError, "The operator '", name,
+                              "' has no kernel for this device and OUTBOARD_FALLBACK=error forbids running it on the "
+                              "CPU. Set OUTBOARD_FALLBACK=allow to permit it.");
+}
+
+void note_fallback(const std::string& name, FallbackCause cause) {
   note_cost(HiddenCost::kFallback, name, word_for(cause));
   Counters& all = counters();
-  FallbackPolicy policy;
   bool first;
   {
     std::lock_guard lock(all.mutex);
-    policy = all.policy;
-    TORCH_CHECK_NOT_IMPLEMENTED(policy != FallbackPolicy::kError, "The operator '", name,
-                                "' has no kernel for this device and OUTBOARD_FALLBACK=error forbids running it on the "
-                                "CPU. Set OUTBOARD_FALLBACK=allow to permit it.");
     ++all.counts[name];
     first = all.logged.insert(name).second;
   }
-  if (first || policy == FallbackPolicy::kWarn) {
+  if (first || fallback_policy() == FallbackPolicy::kWarn) {
     TORCH_WARN("The operator '", name, "' runs on the CPU: it has no kernel for this device. ",
                "Set OUTBOARD_FALLBACK=error to forbid this.");
   }
@@ -344,8 +350,14 @@ void run_on_cpu(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* 
   TORCH_CHECK_NOT_IMPLEMENTED(runs_on_cpu(op), "'", op.name, "' has no kernel for ", torch_device(device),
                               " that takes these arguments, and the CPU has none to fall back to");
   const bool copies = op.name == "aten::copy_" || op.name == "aten::_copy_from";
-  note_fallback(op.name, copies ? FallbackCause::kCopy : cause);
+  if (copies) cause = FallbackCause::kCopy;
+  // What PyTorch refuses is no fallback: its own error comes first, and nothing is counted.
+  if (fallback_policy() == FallbackPolicy::kError) {
+    rehearse_large_on_cpu(op, torch::jit::last(*stack, op.roles.size()));
+  }
+  admit_fallback(op.name, cause);
   CpuCall(op, device, stack).run();
+  note_fallback(op.name, cause);
 }
 
 namespace {

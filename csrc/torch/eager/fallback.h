@@ -38,8 +38,11 @@ const char* word_for(FallbackCause cause);
 using FallbackCheck = std::function<std::string(const std::string& name, FallbackCause cause)>;
 void add_fallback_check(FallbackCheck check);
 
-/// Counts one fallback of `name`, tells who looks for costs, and applies the policy. Throws c10::NotImplementedError
-/// under kError, and if a check forbids it.
+/// Throws c10::NotImplementedError under kError, and if a check forbids a fallback of `name`.
+void admit_fallback(const std::string& name, FallbackCause cause = FallbackCause::kUnsupported);
+
+/// Counts one fallback of `name`, which the CPU's kernel accepted, tells who looks for costs, and warns as the policy
+/// says.
 void note_fallback(const std::string& name, FallbackCause cause = FallbackCause::kUnsupported);
 
 /// Fallbacks so far, by operator.
