@@ -22,7 +22,10 @@ _NARROW = frozenset(
 #: Operators that make complex numbers of real ones, so that a call of none has some inside.
 _MAKES_COMPLEX = re.compile(r"_fft_|linalg_eig\b|_linalg_eigvals|complex|polar")
 #: What is computed on the device for any complex64 and complex128 (``csrc/torch/eager/complex_arithmetic.cpp``).
-_OF_COMPLEX = "add|conj_physical|eq|exp|isinf|isnan|log|log10|log2|mul|ne|neg|pow|reciprocal|rsqrt|rsub|sgn|sqrt|sub"
+_OF_COMPLEX = (
+    "a?(cos|sin|tan)h?|add|conj_physical|eq|exp|expm1|isinf|isnan|lerp|log|log10|log1p|log2|mul|ne|neg|pow|reciprocal"
+    "|rsqrt|rsub|sgn|sigmoid|sqrt|sub"
+)
 
 
 @dataclass(frozen=True)

@@ -185,3 +185,78 @@ def test_rotations_and_their_gradients(device_module: ModuleType, how: str) -> N
     assert device_module.fallbacks() == {}
     torch.testing.assert_close(result.cpu(), expected)
     torch.testing.assert_close(there.grad.cpu(), x.grad)
+
+
+#: Functions of one number that are tried in one layout, and those that these are made of.
+ELEMENTARY = ("sin", "cos", "tan", "acosh", "asinh", "atan", "sigmoid", "expm1", "log1p")
+PARTS_OF_THESE = ("sinh", "cosh", "tanh", "acos", "asin", "atanh")
+#: What they overflow, underflow or cancel with.
+WIDE = torch.tensor([1e-30, 1e-9, 0.1, 0.5, 0.999999, 1.0, 1.0000001, 1.5, 3.0, 19.0, 30.0, 88.0, 1e9, 1e30])
+PLANE = torch.cat([torch.complex(a * WIDE[:, None], b * WIDE).flatten() for a in (1.0, -1.0) for b in (1.0, -1.0)])
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, pytest.param(torch.complex128, marks=pytest.mark.full("as float"))])
+@pytest.mark.parametrize(
+    "name", [*ELEMENTARY, *(pytest.param(name, marks=pytest.mark.full("part")) for name in PARTS_OF_THESE)]
+)
+def test_elementary_functions(device_module: ModuleType, name: str, dtype: torch.dtype) -> None:
+    """Parts are within a few units of the last place of the larger one; where one is no number, both are the CPU's."""
+    numbers = torch.cat([PLANE, EDGES]).to(dtype)
+    function = getattr(torch, name)
+    device_module.reset_fallbacks()
+    result = torch.view_as_real(function(numbers.to("ocl")).cpu())
+    assert device_module.fallbacks() == {}
+    single, exact = function(numbers), function(numbers.to(torch.complex128))
+    expected = torch.view_as_real(exact.to(dtype))
+    is_plain = expected.isfinite().all(-1) & result.isfinite().all(-1)
+    least = (
+        1e-6 if name in ("acos", "acosh") else 1e-37
+    )  # near 1, of which the CPU takes the difference to a right angle
+    units = (result - expected).abs().double()[is_plain] / exact.abs()[is_plain, None].clamp(min=least)
+    assert units.max() < 8 * torch.finfo(dtype).eps
+    ours, theirs = result[len(PLANE) :], torch.view_as_real(single)[len(PLANE) :]
+    torch.testing.assert_close(ours, theirs, equal_nan=True, rtol=1e-5, atol=1e-6)
+    has_sign = ~theirs.isnan() & (theirs.signbit() == torch.view_as_real(exact)[len(PLANE) :].signbit())
+    assert (~has_sign | (ours.signbit() == theirs.signbit())).all()
+
+
+REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "prod": torch.prod,
+    "prod of a dimension": lambda x: x.prod(-1),
+    "prod, kept": lambda x: x.prod(0, keepdim=True),
+    "var": torch.var,
+    "var of a dimension": lambda x: x.var(1, correction=0, keepdim=True),
+    "std": lambda x: x.std(-1),
+    "any": torch.any,
+    "any of dimensions": lambda x: x.any((0, 1)),
+    "all": torch.all,
+    "all of a dimension": lambda x: x.all(1, keepdim=True),
+    "lerp": lambda x: torch.lerp(x, x.flip(0), 0.3),
+    "lerp, far": lambda x: torch.lerp(x, x.flip(0), 0.3 + 1j),
+    "lerp, tensor": lambda x: torch.lerp(x, x.flip(0), x),
+    "real times a number": lambda x: torch.ops.aten.mul.Scalar(x.real, 2j),
+    "number less real": lambda x: 2j - x.real,
+    "real is a number": lambda x: x.real == 2j,
+    "logical_not": torch.logical_not,
+    "logical_xor": lambda x: torch.logical_xor(x, x.real > 0),
+    "sin in place": lambda x: x.clone().sin_(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.parametrize(
+    "lies",
+    [
+        "conjugate",
+        *(pytest.param(lies, marks=pytest.mark.full("as others")) for lies in ("transposed", "empty", "double")),
+    ],
+)
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_what_joins_numbers(device_module: ModuleType, name: str, lies: str) -> None:
+    _check(device_module, REDUCTIONS[name], VALUES[lies])
+
+
+@pytest.mark.parametrize("name", ["any", "all", "logical_not"])
+def test_truth_of_numbers(device_module: ModuleType, name: str) -> None:
+    numbers = torch.tensor([[0, 1j, NAN], [0, 0, -0.0], [1, 1j, 1]])
+    _check(device_module, lambda x: torch.stack([getattr(torch, name)(row) for row in x]), numbers)

@@ -68,10 +68,12 @@ class Call {
       if (!tensor.defined() || !is_possible(tensor)) return false;
       found = found || (tensor.is_complex() && !op_.is_out[i]);
     }
-    return found;
+    return found || is_complex_number("self") || is_complex_number("other");
   }
 
  private:
+  bool is_complex_number(const char* name) const { return has(name) && (*this)[name].isComplexDouble(); }
+
   static bool is_possible(const at::Tensor& tensor) {
     if (tensor.is_cpu()) return tensor.dim() == 0;
     if (!tensor.is_privateuseone() || tensor.layout() != at::kStrided) return false;
@@ -284,6 +286,93 @@ at::Tensor cumsum(const Call& call) {
   return at::view_as_complex(at::cumsum(at::view_as_real(self), dim).contiguous());
 }
 
+/// The product along a dimension, of halves and of halves of these: as many launches as its size has digits.
+at::Tensor product_along(at::Tensor factors, int64_t dim) {
+  if (factors.size(dim) == 0) factors = at::ones_like(factors.sum(dim, true));
+  while (factors.size(dim) > 1) {
+    const int64_t size = factors.size(dim), half = size / 2;
+    const at::Tensor products = at::mul(factors.narrow(dim, 0, half), factors.narrow(dim, half, half));
+    factors = size % 2 ? at::cat({products, factors.narrow(dim, size - 1, 1)}, dim) : products;
+  }
+  return factors;
+}
+
+at::Tensor prod(const Call& call) {
+  const at::Tensor self = call.tensor("self");
+  if (!call.has("dim")) return product_along(self.flatten(), 0).squeeze(0);
+  if (self.dim() == 0) return self.clone();
+  const int64_t dim = c10::maybe_wrap_dim(call["dim"].toInt(), self.dim());
+  const at::Tensor product = product_along(self, dim).contiguous();
+  return call["keepdim"].toBool() ? product : product.squeeze(dim);
+}
+
+/// Whether a part of each number is not zero.
+at::Tensor truth_of(const at::Tensor& tensor) {
+  const at::Tensor self = tensor.resolve_conj();
+  return at::logical_or(at::real(self), at::imag(self));
+}
+
+at::Tensor truth_of(const Operand& operand) {
+  if (!operand.tensor) return at::scalar_tensor(operand.number != 0.0, at::kBool);
+  return operand.tensor->is_complex() ? truth_of(*operand.tensor) : operand.tensor->to(at::kBool);
+}
+
+at::Tensor logical_not(const Call& call) { return at::logical_not(truth_of(call.tensor("self"))); }
+
+template <at::Tensor (*Join)(const at::Tensor&, const at::Tensor&)>
+at::Tensor joined_truth(const Call& call) {
+  return Join(truth_of(call.operand("self")), truth_of(call.operand("other")));
+}
+
+/// A reduction of truth values along dimensions, one or a list, or along all.
+template <typename Reduce>
+at::Tensor reduced_truth(const Call& call, Reduce&& reduce) {
+  const at::Tensor truth = truth_of(call.tensor("self"));
+  if (!call.has("dim") || call["dim"].isNone())
+    return reduce(truth, std::nullopt, call.has("dim") && call["keepdim"].toBool());
+  const std::vector<int64_t> dims =
+      call["dim"].isInt() ? std::vector<int64_t>{call["dim"].toInt()} : call["dim"].toIntVector();
+  return reduce(truth, at::OptionalIntArrayRef(dims), call["keepdim"].toBool());
+}
+
+at::Tensor whether_any(const Call& call) {
+  return reduced_truth(call, [](const at::Tensor& truth, at::OptionalIntArrayRef dims, bool keep) {
+    return at::any(truth, dims, keep);
+  });
+}
+
+at::Tensor whether_all(const Call& call) {
+  return reduced_truth(call, [](const at::Tensor& truth, at::OptionalIntArrayRef dims, bool keep) {
+    return at::all(truth, dims, keep);
+  });
+}
+
+/// The sum of the variances of both parts.
+at::Tensor var(const Call& call) {
+  const at::Tensor self = call.tensor("self").resolve_conj();
+  const auto dims = call["dim"].toOptional<std::vector<int64_t>>();
+  const auto of = [&](const at::Tensor& part) {
+    return at::var(part, dims ? at::OptionalIntArrayRef(*dims) : std::nullopt,
+                   call["correction"].toOptional<at::Scalar>(), call["keepdim"].toBool());
+  };
+  return of(at::real(self)) + of(at::imag(self));
+}
+
+at::Tensor deviation(const Call& call) { return at::sqrt(var(call)); }
+
+/// From the nearer end, as the CPU has it.
+at::Tensor lerp(const Call& call) {
+  const at::Tensor self = call.tensor("self"), end = call.tensor("end");
+  const at::Tensor way = at::sub(end, self);
+  if (call["weight"].isScalar()) {
+    const c10::complex<double> weight = call.number("weight");
+    return std::norm(weight) < 0.25 ? at::add(self, at::mul(way, weight)) : at::sub(end, at::mul(way, 1.0 - weight));
+  }
+  const at::Tensor weight = call.tensor("weight");
+  const at::Tensor near = at::add(self, at::mul(weight, way)), far = at::sub(end, at::mul(way, at::rsub(weight, 1)));
+  return at::where(at::lt(at::abs(weight), 0.5), near, far);
+}
+
 at::Tensor trace(const Call& call) { return at::sum(call.tensor("self").diagonal()); }
 
 at::Tensor vector_norm(const Call& call) {
@@ -341,6 +430,7 @@ struct Function {
 bool has_no_dtype(const Call& call) { return call["dtype"].isNone(); }
 bool is_no_number(const Call& call) { return has_no_dtype(call) && call.tensor("self").dim() > 0; }
 bool is_any_complex(const Call& call) { return c10::isComplexType(common_dtype(call, "exponent")); }
+bool has_correction(const Call& call) { return call.has("correction"); }
 bool is_not_written(const Call& call) { return !call.written(); }
 bool is_matrix(const Call& call) { return call.tensor("self").dim() == 2; }
 
@@ -351,6 +441,10 @@ bool have_one_dtype(const Call& call, std::initializer_list<const char*> names) 
                      [&](const char* name) { return call.tensor(name).scalar_type() == dtype; });
 }
 
+bool are_ends(const Call& call) {
+  return have_one_dtype(call, {"self", "end"}) &&
+         (call["weight"].isScalar() || have_one_dtype(call, {"self", "weight"}));
+}
 bool are_both_complex(const Call& call) { return have_one_dtype(call, {"self", "mat2"}); }
 bool are_products_added(const Call& call) { return have_one_dtype(call, {"self", "tensor1", "tensor2"}); }
 
@@ -379,27 +473,44 @@ bool are_rows(const Call& call, const char* other) {
 const std::map<std::string, Function>& functions() {
   static const std::map<std::string, Function> all{
       {"abs", {abs, is_not_written}},
+      {"acos", {by_name}},
+      {"acosh", {by_name}},
       {"add", {add}},
       {"addcdiv", {addcdiv, are_products_added}},
       {"addcmul", {addcmul, are_products_added}},
       {"addmm", {addmm, [](const Call& call) { return are_factors(call, "mat1", "mat2", 2, 2); }}},
       {"addmv", {addmv, [](const Call& call) { return are_factors(call, "mat", "vec", 2, 1); }}},
+      {"all", {whether_all, is_not_written}},
       {"angle", {angle, is_not_written}},
+      {"any", {whether_any, is_not_written}},
+      {"asin", {by_name}},
+      {"asinh", {by_name}},
+      {"atan", {by_name}},
+      {"atanh", {by_name}},
       {"baddbmm", {baddbmm, [](const Call& call) { return are_factors(call, "batch1", "batch2", 3, 3); }}},
       {"bmm", {bmm, are_both_complex}},
       {"complex", {complex, [](const Call& call) { return are_real(call, "real", "imag"); }, true}},
       {"conj_physical", {by_name}},
+      {"cos", {by_name}},
+      {"cosh", {by_name}},
       {"cumsum", {cumsum, is_no_number}},
       {"div", {div, [](const Call& call) { return !call.has("rounding_mode"); }}},
       {"dot", {dot, [](const Call& call) { return are_rows(call, "tensor"); }}},
       {"eq", {eq}},
       {"exp", {by_name}},
+      {"expm1", {by_name}},
       {"isinf", {either<at::isinf>}},
       {"isnan", {either<at::isnan>}},
+      {"lerp", {lerp, are_ends}},
       {"linalg_vector_norm", {vector_norm, has_no_dtype}},
       {"log", {by_name}},
       {"log10", {by_name}},
+      {"log1p", {by_name}},
       {"log2", {by_name}},
+      {"logical_and", {joined_truth<at::logical_and>, is_not_written}},
+      {"logical_not", {logical_not, is_not_written}},
+      {"logical_or", {joined_truth<at::logical_or>, is_not_written}},
+      {"logical_xor", {joined_truth<at::logical_xor>, is_not_written}},
       {"mean", {mean, has_no_dtype}},
       {"mm", {mm, are_both_complex}},
       {"mul", {mul}},
@@ -408,14 +519,22 @@ const std::map<std::string, Function>& functions() {
       {"neg", {neg}},
       {"polar", {polar, [](const Call& call) { return are_real(call, "abs", "angle"); }, true}},
       {"pow", {pow, is_any_complex, true}},
+      {"prod", {prod, has_no_dtype}},
       {"reciprocal", {reciprocal}},
       {"rsqrt", {by_name}},
       {"rsub", {rsub}},
       {"sgn", {by_name}},
+      {"sigmoid", {by_name}},
+      {"sin", {by_name}},
+      {"sinh", {by_name}},
       {"sqrt", {by_name}},
+      {"std", {deviation, has_correction}},
       {"sub", {sub}},
       {"sum", {sum, has_no_dtype}},
+      {"tan", {by_name}},
+      {"tanh", {by_name}},
       {"trace", {trace, is_matrix}},
+      {"var", {var, has_correction}},
       {"vdot", {vdot, [](const Call& call) { return are_rows(call, "other"); }}},
   };
   return all;
