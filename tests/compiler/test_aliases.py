@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 import torch
@@ -234,3 +235,28 @@ def test_plans_of_single_operators_are_as_inductor_makes_them(monkeypatch: pytes
     expected = serialize(plan_of_operator("aten::cummax", (torch.ones(3, 4), 0), target_of(0)))
     monkeypatch.setattr(aliases, "_Shared", None)
     assert serialize(plan_of_operator("aten::cummax", (torch.ones(3, 4), 0), target_of(0))) == expected
+
+
+def test_a_tensor_that_gets_the_data_of_another_shares_its_memory(device: str) -> None:
+    def give(x: Tensor, y: Tensor) -> Tensor:
+        x.data = y
+        return x + 1
+
+    torch._dynamo.reset()
+    x, y = torch.zeros(4, device=device), torch.ones(4, device=device)
+    assert torch.compile(give)(x, y).tolist() == [2] * 4
+    y.add_(1)
+    assert x.tolist() == [2] * 4
+
+
+def test_views_of_longer_dtypes_stay_on_the_device(device: str, device_module: ModuleType) -> None:
+    def wide(x: Tensor) -> tuple[Tensor, Tensor]:
+        return (x + 1).view(torch.float64), x.view(torch.float32) * 2
+
+    torch._dynamo.reset()
+    x = torch.arange(8, dtype=torch.int16)
+    device_module.reset_fallbacks()
+    results = torch.compile(wide)(x.to(device))
+    assert device_module.fallbacks() == {}
+    for result, wanted in zip(results, wide(x), strict=True):
+        assert torch.equal(result.cpu(), wanted)

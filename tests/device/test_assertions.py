@@ -191,3 +191,22 @@ def test_standard_deviations_of_a_graph(device: str, device_module: ModuleType) 
     compiled(torch.ones(4, device=device), torch.tensor([1.0, 0.0, -1.0, 2.0], device=device))
     with pytest.raises(RuntimeError, match="std >= 0"):
         device_module.synchronize()
+
+
+def test_graphs_report_wrong_indices_as_single_calls_do(device: str, device_module: ModuleType) -> None:
+    x, wrong = torch.ones(3, 4, device=device), torch.tensor([[1, 9]], device=device)
+    for function, error in (
+        (lambda: x.gather(0, wrong), RuntimeError),
+        (lambda: x.scatter(0, wrong, 1.5), RuntimeError),
+        (lambda: F.nll_loss(x, torch.tensor([0, 5, 0], device=device)), IndexError),
+        (lambda: x[wrong] + 1, IndexError),
+    ):
+        torch._dynamo.reset()
+        with pytest.raises(error, match="index out of"):
+            torch.compile(function)().cpu()
+
+
+def test_graphs_refuse_adaptive_maxima_of_integers(device: str) -> None:
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="adaptive_max_pool2d is not implemented for torch.int64"):
+        torch.compile(F.adaptive_max_pool2d)(torch.ones(1, 2, 4, 4, dtype=torch.int64, device=device), 2)

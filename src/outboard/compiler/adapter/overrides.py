@@ -14,7 +14,16 @@ from torch._inductor.utils import sympy_index_symbol
 from torch._inductor.virtualized import OpsValue, V
 
 from ..dialects import c
-from ..loops.nest import COMPUTE_DTYPES, Value, bits_dtype, compute_dtype, index_message
+from ..loops.nest import (
+    COMPUTE_DTYPES,
+    GATHER_ERROR,
+    INDEX_ERROR,
+    Value,
+    bits_dtype,
+    compute_dtype,
+    index_message,
+)
+from ..operators import facts
 from ..printing.statements import promote
 
 #: Operators whose result is a bool.
@@ -197,12 +206,30 @@ class LoopOps(DefaultHandler):
                     (value,),
                     size=expr,
                     mask=V.kernel.mask,
-                    message=index_message.get(),
+                    message=index_message.get(_index_error()),
                 )
             ).value
         symbol = sympy_index_symbol(value.name)
         V.kernel.indirect[symbol] = value
         return symbol
+
+
+def _index_error() -> str:
+    """How wrong indices of a graph's kernel are reported: as the operators that the program called do on the CPU; of
+    several, as most operators do."""
+    node = getattr(V.kernel.current_node, "node", None)
+    places = [origin for origin in getattr(node, "origins", ()) if _takes_indices(origin.target)]
+    called = [origin.meta.get("original_aten") or origin.target for origin in places]
+    gathers = called and all(facts.of(overload._schema.name).gathers for overload in called)
+    return GATHER_ERROR if gathers else INDEX_ERROR
+
+
+def _takes_indices(target: Any) -> bool:
+    """Whether a node's operator takes places of elements from tensors."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    row = facts.of(target._schema.name)
+    return row.gathers or row.cpu_indices or target is torch.ops.aten.embedding.default
 
 
 def _check_divisor(divisor: Value) -> None:

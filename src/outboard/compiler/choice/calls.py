@@ -85,10 +85,13 @@ def lower_call(builder: PlanBuilder, call: ExternCall) -> bool:
         return True
     if call.name.partition("::")[0] not in HOST_NAMESPACES:
         raise NotExpressible(f"a call of the operator {call.name}, which PyTorch's dispatcher has to make")
-    if torch.Tag.nondeterministic_seeded in find_overload(call.name).tags:
+    overload = find_overload(call.name)
+    if torch.Tag.inplace_view in overload.tags:
+        raise NotExpressible(f"{call.name}, which changes a tensor and not its memory")
+    if torch.Tag.nondeterministic_seeded in overload.tags:
         raise NotExpressible(f"random numbers of {call.name}, which belong to the device's generator")
-    # What is complex, single calls compute on the device (complex_arithmetic.cpp), or leave to the CPU.
-    name = f"device::{call.name}" if _is_complex(call) else call.name
+    # Views, and what is complex (complex_arithmetic.cpp), single calls have on the device, or leave to the CPU.
+    name = f"device::{call.name}" if overload.is_view or _is_complex(call) else call.name
     builder.call(name, call.args, call.kwargs, call.results, fallback=True)
     return False
 

@@ -23,9 +23,12 @@ aten = torch.ops.aten
 
 
 def _adaptive(x: Tensor, output_size: Sequence[int]) -> Any:
-    """Maxima of whole images, and their places; NotImplemented of other windows."""
+    """Maxima of whole images, and their places; NotImplemented of other windows. Integers are refused, as on the
+    CPU."""
     rank = len(output_size)
-    if any(size != 1 for size in output_size) or not all(x.shape[-rank:]) or not x.is_floating_point():
+    if not x.is_floating_point():
+        raise NotImplementedError(f"adaptive_max_pool{rank}d is not implemented for {x.dtype}")
+    if any(size != 1 for size in output_size) or not all(x.shape[-rank:]):
         return NotImplemented
     flat = x.flatten(-rank)
     is_nan = torch.isnan(flat)
