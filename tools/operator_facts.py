@@ -73,6 +73,7 @@ def layout(facts: Facts) -> str:
         Layout.CONTIGUOUS_OUT: "kContiguous",
         Layout.CONTIGUOUS_OUT_OF_COMPLEX: "kContiguousOfComplex",
         Layout.OF_FIRST_OPERAND: "kOfFirstOperand",
+        Layout.OF_FIRST_ALONE: "kOfFirstAlone",
     }
     return f"ResultLayout::{names[facts.layout]}" if facts.layout in names else ""
 

@@ -40,6 +40,8 @@ WRONG_CALLS: dict[str, Call] = {
     "mul_shapes": lambda d: _ones(d, 2, 3) * _ones(d, 2, 4),
     "where_shapes": lambda d: torch.where(_ones(d, 2, dtype=torch.bool), _ones(d, 3), _ones(d, 3)),
     "add_inplace_broadcast": lambda d: _ones(d, 3).add_(_ones(d, 2, 3)),
+    "addr_inplace_broadcast": lambda d: _ones(d, 1, 3).addr_(_ones(d, 2), _ones(d, 3)),
+    "addr_inplace_rank": lambda d: _ones(d, 3).addr_(_ones(d, 2), _ones(d, 3)),
     "copy_shapes": lambda d: _ones(d, 3).copy_(_ones(d, 4)),
     "mm_shapes": lambda d: _ones(d, 2, 3) @ _ones(d, 2, 3),
     "mm_rank": lambda d: torch.mm(_ones(d, 2), _ones(d, 2, 2)),

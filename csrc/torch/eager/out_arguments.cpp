@@ -161,19 +161,22 @@ class OutArguments {
     if (layout.kind == ResultLayout::kContiguousOfComplex) {
       return stand_ins[0].toTensor().is_complex() ? result.contiguous() : result;
     }
-    if (layout.kind == ResultLayout::kOfFirstOperand) return iterated(result, stand_ins);
+    if (layout.kind == ResultLayout::kOfFirstOperand) return iterated(result, stand_ins, stand_ins.size());
+    if (layout.kind == ResultLayout::kOfFirstAlone) return iterated(result, stand_ins, 1);
     const at::Tensor& pattern = stand_ins[layout.argument].toTensor();
     return result.dim() == pattern.dim() ? result.contiguous(pattern.suggest_memory_format()) : result;
   }
 
-  /// The result of a `TensorIterator` over the operands, the first of which decides.
-  at::Tensor iterated(const at::Tensor& result, const torch::jit::Stack& stand_ins) const {
+  /// The result of a `TensorIterator` over the tensors among the first `count` arguments, the first of which decides.
+  at::Tensor iterated(const at::Tensor& result, const torch::jit::Stack& stand_ins, size_t count) const {
     at::TensorIteratorConfig config;
     config.check_all_same_dtype(false).allow_cpu_scalars(true);
     config.declare_static_dtype_and_device(result.scalar_type(), result.device());
     config.add_owned_output(at::Tensor());
-    for (size_t i = 0; i < stand_ins.size(); ++i) {
-      if (!op_.is_out[i] && stand_ins[i].isTensor()) config.add_owned_const_input(stand_ins[i].toTensor());
+    for (size_t i = 0; i < count; ++i) {
+      if (op_.is_out[i] || !stand_ins[i].isTensor()) continue;
+      const at::Tensor& operand = stand_ins[i].toTensor();
+      config.add_owned_const_input(operand.dim() == 0 ? operand : operand.expand(result.sizes()));
     }
     return config.build().output();
   }

@@ -12,6 +12,7 @@ struct ResultLayout {
     kContiguous,
     kContiguousOfComplex,  ///< contiguous if the first argument is complex
     kOfFirstOperand,       ///< where the shape function has the second decide, too
+    kOfFirstAlone,         ///< where the shape function has others decide
     kOfFormat              ///< images in the memory format of an argument
   };
   Kind kind;

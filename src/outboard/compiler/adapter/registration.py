@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import sympy
 import torch
 from torch._C import DispatchKey
+from torch._decomp import decomposition_table
 from torch._decomp.decompositions_for_rng import extra_random_decomps
 from torch._dynamo.source import LocalSource
 from torch._inductor import decomposition as inductor_decompositions
@@ -46,6 +48,7 @@ from .operators import (
     drawn_again,
     indices,
     interpolation,
+    layouts,
     pooling,
     random,
     rounding,
@@ -502,6 +505,9 @@ def _change_decompositions(name: str) -> None:
     for overload, function in ours.items():
         chosen = extra_random_decomps if overload in extra_random_decomps else table
         chosen[overload] = on_ours(function, chosen.get(overload))
+    for overload, known in itertools.product(layouts.described(), (table, extra_random_decomps, decomposition_table)):
+        if overload in known:
+            known[overload] = on_ours(layouts.laid_out(overload, known[overload]), known[overload])
     for overload, function in ours.items():
         for key in {DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd} & overload.py_kernels.keys():
             # Tracing takes these apart before it looks at any table.

@@ -22,6 +22,7 @@ class Layout(enum.Enum):
     CONTIGUOUS_OUT = enum.auto()  #: into ``out=``; new ones as the shape function says
     CONTIGUOUS_OUT_OF_COMPLEX = enum.auto()  #: so, where the first argument is complex
     OF_FIRST_OPERAND = enum.auto()  #: where the shape function has the second decide, too
+    OF_FIRST_ALONE = enum.auto()  #: where the shape function, or its decomposition, has others decide
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +107,8 @@ FACTS: dict[str, Facts] = {
     "aten::addbmm": Facts(kernel="gemm.lower_addbmm"),
     "aten::addmm": Facts(decomposed=False, kernel="gemm.lower_addmm", finishes=True, library=True),
     "aten::addmv": Facts(kernel="gemm.lower_mv", library=True),
-    "aten::addr": Facts(whole=("default", "out")),
+    "aten::addr": Facts(whole=("default", "out"), layout=Layout.OF_FIRST_ALONE),
+    "aten::addr_": Facts(whole=("default",)),
     "aten::affine_grid_generator": Facts(whole=("default",)),
     "aten::all": Facts(whole=("dims",)),
     "aten::angle": Facts(layout=Layout.CONTIGUOUS_OUT_OF_COMPLEX),
@@ -180,7 +182,7 @@ FACTS: dict[str, Facts] = {
     "aten::diagonal_copy": Facts(moves=("self",), run_time=("offset",)),
     "aten::diagonal_scatter": Facts(moves=("self", "src"), run_time=("offset",)),
     "aten::dist": Facts(whole=("default",)),
-    "aten::div": Facts(whole=("Scalar", "Scalar_mode")),
+    "aten::div": Facts(whole=("Scalar", "Scalar_mode"), layout=Layout.OF_FIRST_OPERAND),
     "aten::div_": Facts(whole=("Scalar", "Scalar_mode")),
     "aten::dot": Facts(kernel="gemm.lower_dot", library=True),
     "aten::embedding": Facts(moves=("weight",), whole=("default",), run_time=("padding_idx",)),
@@ -218,6 +220,9 @@ FACTS: dict[str, Facts] = {
     "aten::grid_sampler_2d_backward": Facts(kernel="grid.lower_backward"),
     "aten::grid_sampler_3d": Facts(kernel="grid.lower_forward"),
     "aten::grid_sampler_3d_backward": Facts(kernel="grid.lower_backward"),
+    "aten::hardshrink_backward": Facts(layout=Layout.OF_FIRST_OPERAND),
+    "aten::hardswish_backward": Facts(layout=Layout.OF_FIRST_OPERAND),
+    "aten::hardtanh_backward": Facts(layout=Layout.OF_FIRST_OPERAND),
     "aten::huber_loss": Facts(run_time=("delta",)),
     "aten::huber_loss_backward": Facts(
         whole=("default",), layout=Layout.CONTIGUOUS_IF_NEW, mistaken="mean_of_nothing", run_time=("delta",)
@@ -255,7 +260,7 @@ FACTS: dict[str, Facts] = {
     "aten::logical_xor": Facts(whole=("default",)),
     "aten::logical_xor_": Facts(whole=("default",)),
     "aten::logit": Facts(run_time=("eps",)),
-    "aten::logit_backward": Facts(run_time=("eps",)),
+    "aten::logit_backward": Facts(run_time=("eps",), layout=Layout.OF_FIRST_OPERAND),
     "aten::logsumexp": Facts(whole=("default",)),
     "aten::lu_unpack": Facts(judges_values=True),
     "aten::masked_fill": Facts(moves=("self", "value"), whole=("Scalar", "Tensor"), layout=Layout.CONTIGUOUS),
@@ -297,18 +302,21 @@ FACTS: dict[str, Facts] = {
     "aten::_native_batch_norm_legit": Facts(run_time=("momentum", "eps"), mistaken="always"),
     "aten::_native_batch_norm_legit_no_training": Facts(whole=("default",), mistaken="always", run_time=("eps",)),
     "aten::native_dropout": Facts(run_time=("p",)),
-    "aten::native_dropout_backward": Facts(run_time=("scale",)),
+    "aten::native_dropout_backward": Facts(run_time=("scale",), layout=Layout.OF_FIRST_OPERAND),
     "aten::native_group_norm": Facts(
         whole=("default",), run_time=("N", "C", "HxW", "eps"), mistaken="weight_of_other_dtype"
     ),
     "aten::native_group_norm_backward": Facts(run_time=("N", "C", "HxW"), format_of=1),
     "aten::native_layer_norm": Facts(whole=("default",), run_time=("normalized_shape", "eps")),
-    "aten::native_layer_norm_backward": Facts(run_time=("normalized_shape",), float_statistics=True),
+    "aten::native_layer_norm_backward": Facts(
+        run_time=("normalized_shape",), float_statistics=True, layout=Layout.CONTIGUOUS
+    ),
     "aten::nll_loss2d_backward": Facts(run_time=("ignore_index",)),
     "aten::nll_loss2d_forward": Facts(run_time=("ignore_index",)),
     "aten::nll_loss_backward": Facts(run_time=("ignore_index",)),
     "aten::nll_loss_forward": Facts(run_time=("ignore_index",)),
     "aten::norm": Facts(whole=("Scalar", "ScalarOpt_dtype")),
+    "aten::normal": Facts(layout=Layout.CONTIGUOUS),
     "aten::normal_": Facts(run_time=("mean", "std")),
     "aten::_padded_dense_to_jagged_forward": Facts(judges_values=True),
     "aten::_pdist_forward": Facts(kernel="distance.lower_pdist", run_time=("p",)),
@@ -317,7 +325,7 @@ FACTS: dict[str, Facts] = {
     "aten::pixel_unshuffle": Facts(moves=("self",), format_of=0, mistaken="nothing"),
     "aten::polar": Facts(whole=("default",)),
     "aten::prod": Facts(in_dtype_of_result=True),
-    "aten::put": Facts(moves=("self", "source"), whole=("default",)),
+    "aten::put": Facts(moves=("self", "source"), whole=("default",), layout=Layout.OF_FIRST_ALONE),
     "aten::put_": Facts(moves=("self", "source")),
     "aten::rad2deg": Facts(whole=("default",)),
     "aten::random_": Facts(run_time=("from", "to")),
@@ -372,6 +380,7 @@ FACTS: dict[str, Facts] = {
     "aten::smooth_l1_loss_backward": Facts(
         whole=("default",), layout=Layout.CONTIGUOUS_IF_NEW, mistaken="mean_of_nothing", run_time=("beta",)
     ),
+    "aten::softshrink_backward": Facts(layout=Layout.OF_FIRST_OPERAND),
     "aten::soft_margin_loss": Facts(whole=("default",)),
     "aten::soft_margin_loss_backward": Facts(whole=("default",)),
     "aten::sort": Facts(whole=("default",), kernel="sort.lower_sort"),
@@ -408,7 +417,7 @@ FACTS: dict[str, Facts] = {
     "aten::tril_": Facts(moves=("self",), run_time=("diagonal",)),
     "aten::triu": Facts(moves=("self",), run_time=("diagonal",)),
     "aten::triu_": Facts(moves=("self",), run_time=("diagonal",)),
-    "aten::unfold_backward": Facts(run_time=("input_sizes",)),
+    "aten::unfold_backward": Facts(run_time=("input_sizes",), layout=Layout.CONTIGUOUS),
     "aten::unfold_copy": Facts(moves=("self",)),
     "aten::uniform_": Facts(run_time=("from", "to")),
     "aten::_unsafe_index": Facts(moves=("self",), cpu_indices=True),

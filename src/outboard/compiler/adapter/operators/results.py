@@ -21,6 +21,11 @@ from .strides import dense_strides, iterated_order, memory_order
 
 aten = torch.ops.aten
 
+#: Layouts of which ``TensorIterator`` decides by operands.
+OF_OPERANDS = (facts.Layout.OF_FIRST_OPERAND, facts.Layout.OF_FIRST_ALONE)
+#: Layouts of new results that are contiguous.
+CONTIGUOUS = (facts.Layout.CONTIGUOUS, facts.Layout.CONTIGUOUS_IF_NEW)
+
 
 def to_meta(value: Any) -> Any:
     """An argument of a call without its data; what has none stays as it is."""
@@ -76,10 +81,11 @@ def _same_overload(overload: torch._ops.OpOverload, name: str) -> torch._ops.OpO
 
 def _with_layout(fact: facts.Facts, results: list[Any], args: list[Any]) -> list[Any]:
     """New results as the operator's row says that they lie."""
-    if fact.layout is facts.Layout.OF_FIRST_OPERAND:
-        return [_iterated(results[0], args)]
-    if fact.layout in (facts.Layout.CONTIGUOUS, facts.Layout.CONTIGUOUS_IF_NEW):
-        return [result.contiguous() for result in results]
+    if fact.layout in OF_OPERANDS:
+        order = order_of_operands(fact, results[0].shape, args)
+        return [_ordered(results[0], order)]
+    if fact.layout in CONTIGUOUS:
+        return [result if result is None else result.contiguous() for result in results]
     if fact.format_of is not None:
         return [_of_format(result, args[fact.format_of]) for result in results]
     return results
@@ -150,10 +156,12 @@ def _picked(result: torch.Tensor, source: torch.Tensor, indices: Sequence[torch.
     return _ordered(result, iterated_order(result.shape, strides))
 
 
-def _iterated(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A result of ``TensorIterator`` with these operands."""
-    strides = [operand.expand(result.shape).stride() for operand in operands]
-    return _ordered(result, iterated_order(result.shape, strides))
+def order_of_operands(fact: facts.Facts, sizes: Sequence[Any], args: Sequence[Any]) -> list[int]:
+    """The dimensions of a result of these sizes, from the innermost in memory to the outermost, of an operator whose
+    layout is one of :data:`OF_OPERANDS`, from its positional arguments."""
+    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    deciding = tensors[:1] if fact.layout is facts.Layout.OF_FIRST_ALONE else tensors
+    return iterated_order(sizes, [operand.expand(sizes).stride() for operand in deciding])
 
 
 def _ordered(result: torch.Tensor, inner_to_outer: Sequence[int]) -> torch.Tensor:

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 from torch._prims_common import suggest_memory_format
 from torch._subclasses import fake_impls
 from torch.utils import _pytree as pytree
 
-from . import results
+from . import layouts, results
 
 aten = torch.ops.aten
 
@@ -36,6 +37,8 @@ def register(name: str) -> None:
     table = fake_impls.op_implementations_dict
     for overload in (aten.convolution.default, aten.convolution_backward.default):
         table[overload] = _on(name, table[overload], _laid_out(table[overload]))
+    for overload in layouts.described():
+        table[overload] = _on(name, table.get(overload, _none), _by_decomposition)
     for overload in _OF_KNOWN_SIZES:
         table[overload] = _on(name, table.get(overload, _none), _of_any_sizes)
 
@@ -43,6 +46,14 @@ def register(name: str) -> None:
 def _none(mode: Any, overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Leaves a call to what PyTorch does without a shape function."""
     return NotImplemented
+
+
+def _by_decomposition(mode: Any, overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """The result as the decomposition lays it out, which tracing asks itself only where sizes are symbols."""
+    if overload not in decomposition_table:
+        return NotImplemented
+    with mode:
+        return decomposition_table[overload](*args, **kwargs)
 
 
 def _of_any_sizes(

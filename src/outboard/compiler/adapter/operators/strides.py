@@ -8,6 +8,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 
 def memory_order(tensor: torch.Tensor) -> list[int]:
@@ -43,12 +44,13 @@ def iterated_order(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> li
 
 
 def _outer(first: int, second: int, sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> int:
-    """Above 0 if dimension ``first`` lies outside of ``second``, below 0 if inside, 0 if no operand tells."""
+    """Above 0 if dimension ``first`` lies outside of ``second``, below 0 if inside, 0 if no operand tells. Sizes that
+    only data decide do not tell."""
     for stride in strides:
-        if stride[first] == 0 or stride[second] == 0:
+        if guard_or_false(stride[first] == 0) or guard_or_false(stride[second] == 0):
             continue
-        if stride[first] != stride[second]:
-            return 1 if stride[first] > stride[second] else -1
-        if sizes[first] > sizes[second]:
+        if guard_or_false(stride[first] != stride[second]):
+            return 1 if guard_or_false(stride[first] > stride[second]) else -1
+        if guard_or_false(sizes[first] > sizes[second]):
             return 1
     return 0
