@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import logging
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -101,6 +101,9 @@ class _Support(OperatorSupportBase):
         if any(isinstance(value, torch.Tensor) and _index_of(value) != self._index for value in values):
             return False
         target = target_of(self._index)
+        if target.static_sizes and not all(map(_has_numbers, values)):
+            _log.info("not part of an executable: a size of %s is known when it runs, and no earlier", node)
+            return False
         if target.static_sizes and isinstance(self._compiler, compilers.Bucketing) and proof.grows(node):
             return False
         reason = executables.refusal(_as_numbers(node) if target.static_sizes else node, self._compiler, target)
@@ -129,12 +132,20 @@ def _as_numbers(node: torch.fx.Node) -> torch.fx.Node:
     return made
 
 
+def _symbols(value: Any) -> Iterator[torch.SymInt | torch.SymFloat]:
+    """The symbolic numbers in a node's value."""
+    for each in pytree.tree_leaves(value):
+        numbers = (*each.shape, *each.stride()) if isinstance(each, torch.Tensor) else (each,)
+        yield from (number for number in numbers if isinstance(number, (torch.SymInt, torch.SymFloat)))
+
+
 def _is_symbolic(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(map(_is_symbolic, value))
-    if isinstance(value, torch.Tensor):
-        return any(isinstance(size, torch.SymInt) for size in (*value.shape, *value.stride()))
-    return isinstance(value, (torch.SymInt, torch.SymFloat))
+    return any(True for _ in _symbols(value))
+
+
+def _has_numbers(value: Any) -> bool:
+    """Whether each symbol of a value had a number when it was traced. The size of ``x[x > 0]`` has none."""
+    return all(symbol.node.has_hint() for symbol in _symbols(value))
 
 
 def _with_numbers(value: Any) -> Any:

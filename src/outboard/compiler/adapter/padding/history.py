@@ -69,7 +69,7 @@ def _described(call: SignedCall) -> tuple[Any, _Call]:
         elif not isinstance(value, torch.Tensor):
             kind.append(call.leaves[number].kind)
         elif _is_parameter(value):
-            kind.append((value.dtype, *value.shape))
+            kind.append((value.dtype, value.shape))
         else:
             kind.append((value.dtype, value.dim()))
             sizes |= {(number, dim): size for dim, size in enumerate(value.shape)}
