@@ -301,6 +301,47 @@ def run(code: str, cache: Path, **environment: str) -> str:
     return result.stdout
 
 
+#: Integers that no double is, and those whose results wrap around.
+INTEGERS = """
+x, product = torch.tensor([2**62, -(2**63), 2**53 + 1, -7, 3, 0]), torch.arange(2**53 + 1, 2**53 + 10).view(3, 3)
+least = 2**53 + 1
+functions = [
+    lambda x: x + 1, lambda x: x * 5, lambda x: x * x, lambda x: x - least, lambda x: least - x, lambda x: -x,
+    lambda x: x.abs(), lambda x: x // 3, lambda x: torch.div(x, 3, rounding_mode="trunc"), lambda x: x // -7,
+    lambda x: x.sum(), lambda x: x.cumsum(0), lambda x: x.sort(), lambda x: x.amin(), lambda x: x.argmin(),
+    lambda x: x.clamp(-5, 2**60 + 1), lambda x: x ** 3, lambda x: x ^ 5, lambda x: x > 2**53, lambda x: x == least,
+    lambda x: torch.where(x > 0, x, least), lambda x: x.masked_fill(x > 0, least), lambda x: torch.maximum(x, x + 1),
+    lambda x: x.add(x, alpha=3), lambda x: torch.full_like(x, least), lambda x: x.to(torch.int32), lambda x: x / 3,
+    lambda x: torch.arange(least, least + 3, device=x.device), lambda x: x[:, None] @ x[None],
+    lambda x: torch.addcmul(x, x, x), lambda x: x.view(2, 3).sum(0), lambda x: x.float().long().clamp(max=2**60),
+]
+for number, function in enumerate(functions):
+    for found, wanted in zip(torch.utils._pytree.tree_leaves(function(x.to(device))),
+                             torch.utils._pytree.tree_leaves(function(x)), strict=True):
+        assert torch.equal(found.cpu(), wanted), (number, found, wanted)
+for function in (lambda x: x @ x, lambda x: torch.addmm(x, x, x, beta=3, alpha=5), lambda x: torch.addmm(x, x, x)):
+    assert torch.equal(function(product.to(device)).cpu(), function(product))
+assert ours.fallbacks() == {}, ours.fallbacks(reasons=True)
+"""
+
+#: Sizes that only the data tells, within graphs; and parameters of one element, whose kind of call is not that of
+#: tensors of one dimension.
+SIZES = """
+@torch.compile(fullgraph=True)
+def positive(x):
+    return x[x > 0].cumsum(0) * 2
+for seed in range(2):
+    x = torch.randn(10 + seed)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        close(positive(x.to(device)), positive(x))
+with torch.no_grad():
+    for x in (torch.ones(4), nn.Parameter(torch.ones(1)), torch.ones(5)):
+        target, other = x.to(device), torch.ones(x.shape)
+        target = nn.Parameter(target) if isinstance(x, nn.Parameter) else target
+        close(target.add_(other.to(device), alpha=0.5), x + 0.5)
+"""
+
+
 def test_models_train_on_executables_and_a_second_process_compiles_none(tmp_path: Path) -> None:
     assert "compiled 0" not in run(TRAINING, tmp_path)
     assert "compiled 0" in run(TRAINING, tmp_path)
@@ -336,6 +377,14 @@ def test_operands_lie_in_any_way_and_refusals_have_reasons(tmp_path: Path) -> No
 
 def test_operators_of_models_are_the_cpus(tmp_path: Path) -> None:
     run(OPERATORS, tmp_path)
+
+
+def test_integers_of_64_bits_are_exact(tmp_path: Path) -> None:
+    run(INTEGERS, tmp_path)
+
+
+def test_sizes_that_data_tells_and_parameters_of_one_element(tmp_path: Path) -> None:
+    run(SIZES, tmp_path)
 
 
 def test_compilers_that_fail_or_lie_cost_a_counted_fallback_or_an_error(tmp_path: Path) -> None:

@@ -7,10 +7,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <sstream>
 #include <stdexcept>
+#include <type_traits>
 
 #include "common/table.h"
 
@@ -69,17 +71,45 @@ void walk(const Sizes& sizes, const Sizes& strides, Use use) {
   }
 }
 
-// ---- elements: computed as doubles, kept as their dtype has them ----
+// ---- elements: computed as doubles or integers of 64 bits, kept as their dtype has them ----
+
+// Integers wrap around, as PyTorch's do.
+double plus(double a, double b) { return a + b; }
+int64_t plus(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b)); }
+double times(double a, double b) { return a * b; }
+int64_t times(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+}
+
+Number both(double real, int64_t integer) {
+  Number made(real);
+  made.integer = integer;
+  return made;
+}
+
+Number operator+(const Number& a, const Number& b) { return both(plus(a.real, b.real), plus(a.integer, b.integer)); }
+Number operator*(const Number& a, const Number& b) { return both(times(a.real, b.real), times(a.integer, b.integer)); }
+Number operator-(const Number& a) { return both(-a.real, times(a.integer, int64_t{-1})); }
+Number operator-(const Number& a, const Number& b) {
+  return both(a.real - b.real, plus(a.integer, times(b.integer, int64_t{-1})));
+}
+bool operator<(const Number& a, const Number& b) {
+  return a.real < b.real || (a.real == b.real && a.integer < b.integer);
+}
+bool operator==(const Number& a, const Number& b) { return a.real == b.real && a.integer == b.integer; }
+bool is_true(const Number& a) { return a.real != 0; }
+bool is_nan(const Number& a) { return std::isnan(a.real); }
 
 template <typename T>
-double load(const char* at) {
+Number load(const char* at) {
   T value;
   std::memcpy(&value, at, sizeof(T));
-  return static_cast<double>(value);
+  if constexpr (std::is_integral_v<T>) return Number::of(value);
+  return Number(static_cast<double>(value));
 }
 template <typename T>
-void store(char* at, double number) {
-  const T value = static_cast<T>(number);
+void store(char* at, const Number& number) {
+  const T value = std::is_integral_v<T> ? static_cast<T>(number.integer) : static_cast<T>(number.real);
   std::memcpy(at, &value, sizeof(T));
 }
 
@@ -124,19 +154,19 @@ uint16_t to_float16(double number) {
 
 struct Type {
   uint32_t bytes;
-  double (*load)(const char*);
-  void (*store)(char*, double);
+  Number (*load)(const char*);
+  void (*store)(char*, const Number&);
 };
 
 template <typename T>
 constexpr Type kType{sizeof(T), load<T>, store<T>};
 
 const Type& type_of(uint32_t dtype) {
-  static const Type kBooleans{1, load<uint8_t>, [](char* at, double number) { *at = number != 0 ? 1 : 0; }};
-  static const Type kHalves{2, [](const char* at) { return from_float16(bits_of(at)); },
-                            [](char* at, double number) { set_bits(at, to_float16(number)); }};
-  static const Type kBFloats{2, [](const char* at) { return double{from_bfloat16(bits_of(at))}; },
-                             [](char* at, double number) { set_bits(at, to_bfloat16(number)); }};
+  static const Type kBooleans{1, load<uint8_t>, [](char* at, const Number& number) { *at = is_true(number) ? 1 : 0; }};
+  static const Type kHalves{2, [](const char* at) { return Number(from_float16(bits_of(at))); },
+                            [](char* at, const Number& number) { set_bits(at, to_float16(number.real)); }};
+  static const Type kBFloats{2, [](const char* at) { return Number(from_bfloat16(bits_of(at))); },
+                             [](char* at, const Number& number) { set_bits(at, to_bfloat16(number.real)); }};
   static const std::map<uint32_t, const Type*> kTypes = {
       {kUInt8, &kType<uint8_t>}, {kInt8, &kType<int8_t>},   {kInt16, &kType<int16_t>},  {kInt32, &kType<int32_t>},
       {kInt64, &kType<int64_t>}, {kFloat32, &kType<float>}, {kFloat64, &kType<double>}, {kBool, &kBooleans},
@@ -156,7 +186,9 @@ struct Operands {
   int64_t integer(size_t number) const { return line.integers.at(number); }
 };
 
-using Data = std::vector<double>;
+bool is_integer(uint32_t dtype) { return dtype <= kInt64 || dtype == kBool; }
+
+using Data = std::vector<Number>;
 using Operation = std::function<Data(const Operands&)>;
 
 int64_t checked(int64_t index, int64_t size) {
@@ -175,12 +207,20 @@ struct Split {
   int64_t before = 1, along = 1, behind = 1;
 };
 
-Operation unary(double (*function)(double)) {
+template <typename Function>
+Operation each(Function function) {
   return [function](const Operands& call) {
     Data made(call.value(0).data.size());
     std::transform(call.value(0).data.begin(), call.value(0).data.end(), made.begin(), function);
     return made;
   };
+}
+
+Operation unary(double (*function)(double)) {
+  return each([function](const Number& a) {
+    const double made = function(a.real);
+    return made == a.real ? a : Number(made);  // a rounded integer is itself, with all its digits
+  });
 }
 
 template <typename Function>
@@ -194,17 +234,45 @@ Operation elementwise(Function function) {
   };
 }
 
-Operation binary(double (*function)(double, double)) { return elementwise(function); }
+Operation binary(Number (*function)(const Number&, const Number&)) { return elementwise(function); }
 
-/// Of integers and booleans, which doubles hold exactly.
+Operation truth(bool (*function)(const Number&, const Number&)) { return elementwise(function); }
+
 Operation bits(int64_t (*function)(int64_t, int64_t)) {
-  return elementwise([function](double a, double b) {
-    return static_cast<double>(function(static_cast<int64_t>(a), static_cast<int64_t>(b)));
-  });
+  return elementwise(
+      [function](const Number& a, const Number& b) { return Number::of(function(a.integer, b.integer)); });
+}
+
+/// By one function for lines of integers, by another for all others.
+Operation by_kind(double (*of_reals)(double, double), int64_t (*of_integers)(int64_t, int64_t)) {
+  const Operation real = elementwise([of_reals](const Number& a, const Number& b) { return of_reals(a.real, b.real); });
+  return [real, integer = bits(of_integers)](const Operands& call) {
+    return is_integer(call.line.dtype) ? integer(call) : real(call);
+  };
+}
+
+/// Towards zero. By zero: the least integer, as that of an infinite quotient is.
+int64_t quotient(int64_t a, int64_t b) {
+  if (b == 0) return std::numeric_limits<int64_t>::min();
+  return b == -1 ? times(a, b) : a / b;
+}
+
+int64_t floored_quotient(int64_t a, int64_t b) {
+  const int64_t made = quotient(a, b);
+  return b != 0 && b != -1 && a % b != 0 && (a < 0) != (b < 0) ? made - 1 : made;
+}
+
+int64_t integer_power(int64_t a, int64_t b) {
+  if (b < 0) return a == 1 ? 1 : a == -1 ? (b % 2 == 0 ? 1 : -1) : 0;
+  int64_t made = 1;
+  for (; b != 0; b >>= 1, a = times(a, a)) {
+    if (b & 1) made = times(made, a);
+  }
+  return made;
 }
 
 /// Folds dimensions, those that the line names by integers.
-Operation reduction(double first, double (*function)(double, double)) {
+Operation reduction(double first, Number (*function)(const Number&, const Number&)) {
   return [first, function](const Operands& call) {
     const Value& from = call.value(0);
     Sizes kept = from.sizes;
@@ -214,37 +282,39 @@ Operation reduction(double first, double (*function)(double, double)) {
     Data made(static_cast<size_t>(count(kept)), first);
     size_t i = 0;
     walk(from.sizes, strides, [&](int64_t place) {
-      double& folded = made[static_cast<size_t>(place)];
+      Number& folded = made[static_cast<size_t>(place)];
       folded = function(folded, from.data[i++]);
     });
     return made;
   };
 }
 
-double larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
-double smaller(double a, double b) { return std::isnan(a) || a < b ? a : b; }
+Number larger(const Number& a, const Number& b) { return is_nan(a) || b < a ? a : b; }
+Number smaller(const Number& a, const Number& b) { return is_nan(a) || a < b ? a : b; }
 
-Data full(const Operands& call) { return Data(static_cast<size_t>(count(call.line.sizes)), call.line.numbers.at(0)); }
+/// A number or an integer.
+Data full(const Operands& call) {
+  const Number number = call.line.integers.empty() ? Number(call.line.numbers.at(0)) : Number::of(call.integer(0));
+  return Data(static_cast<size_t>(count(call.line.sizes)), number);
+}
 
 Data iota(const Operands& call) {
   Data made(static_cast<size_t>(count(call.line.sizes)));
   for (size_t i = 0; i < made.size(); ++i) {
-    made[i] = static_cast<double>(call.integer(0) + static_cast<int64_t>(i) * call.integer(1));
+    made[i] = Number::of(call.integer(0) + static_cast<int64_t>(i) * call.integer(1));
   }
   return made;
 }
 
 /// How long the first value is along a dimension.
-Data length(const Operands& call) {
-  return {static_cast<double>(call.value(0).sizes.at(static_cast<size_t>(call.integer(0))))};
-}
+Data length(const Operands& call) { return {Number::of(call.value(0).sizes.at(static_cast<size_t>(call.integer(0))))}; }
 
 Data same(const Operands& call) { return call.value(0).data; }
 
 Data where(const Operands& call) {
   Data made = call.value(2).data;
   for (size_t i = 0; i < made.size(); ++i) {
-    if (call.value(0).data.at(i) != 0) made[i] = call.value(1).data.at(i);
+    if (is_true(call.value(0).data.at(i))) made[i] = call.value(1).data.at(i);
   }
   return made;
 }
@@ -314,8 +384,8 @@ Data take(const Operands& call) {
   const Split from(call.value(0).sizes, call.integer(0));
   Data made;
   for (int64_t i = 0; i < from.before; ++i) {
-    for (const double number : index.data) {
-      const int64_t row = checked(static_cast<int64_t>(number), from.along);
+    for (const Number& number : index.data) {
+      const int64_t row = checked(number.integer, from.along);
       const auto source = call.value(0).data.begin() + from.at(i, row, 0);
       made.insert(made.end(), source, source + from.behind);
     }
@@ -330,9 +400,12 @@ Data put_add(const Operands& call) {
   Data made = call.value(0).data;
   auto source = call.value(2).data.begin();
   for (int64_t i = 0; i < to.before; ++i) {
-    for (const double number : index.data) {
-      const int64_t row = checked(static_cast<int64_t>(number), to.along);
-      for (int64_t k = 0; k < to.behind; ++k) made[static_cast<size_t>(to.at(i, row, k))] += *source++;
+    for (const Number& number : index.data) {
+      const int64_t row = checked(number.integer, to.along);
+      for (int64_t k = 0; k < to.behind; ++k) {
+        Number& sum = made[static_cast<size_t>(to.at(i, row, k))];
+        sum = sum + *source++;
+      }
     }
   }
   return made;
@@ -348,7 +421,7 @@ void each_gathered(const Operands& call, Use use) {
   strides[dim] = 0;
   size_t i = 0;
   walk(index.sizes, strides, [&](int64_t place) {
-    const int64_t row = checked(static_cast<int64_t>(index.data[i]), target.sizes[dim]);
+    const int64_t row = checked(index.data[i].integer, target.sizes[dim]);
     use(static_cast<size_t>(place + row * along), i++);
   });
 }
@@ -361,7 +434,7 @@ Data gather(const Operands& call) {
 
 Data scatter_add(const Operands& call) {
   Data made = call.value(0).data;
-  each_gathered(call, [&](size_t to, size_t from) { made.at(to) += call.value(2).data.at(from); });
+  each_gathered(call, [&](size_t to, size_t from) { made.at(to) = made.at(to) + call.value(2).data.at(from); });
   return made;
 }
 
@@ -371,20 +444,47 @@ Data scatter(const Operands& call) {
   return made;
 }
 
+/// The elements in one form.
+template <typename T>
+std::vector<T> in_form(const Data& data, T Number::* form) {
+  std::vector<T> made(data.size());
+  std::transform(data.begin(), data.end(), made.begin(), [form](const Number& number) { return number.*form; });
+  return made;
+}
+Data of_form(const std::vector<double>& numbers) { return {numbers.begin(), numbers.end()}; }
+Data of_form(const std::vector<int64_t>& integers) {
+  Data made(integers.size());
+  std::transform(integers.begin(), integers.end(), made.begin(), Number::of);
+  return made;
+}
+
+/// Sums of products of elements of the two values in the form that the line's dtype has: `add(left, right, sums)`.
+template <typename Add>
+Data sums_of_products(const Operands& call, Add add) {
+  const auto summed = [&](auto form) {
+    const auto left = in_form(call.value(0).data, form), right = in_form(call.value(1).data, form);
+    auto sums = left;
+    sums.assign(static_cast<size_t>(count(call.line.sizes)), 0);
+    add(left, right, sums);
+    return of_form(sums);
+  };
+  return is_integer(call.line.dtype) ? summed(&Number::integer) : summed(&Number::real);
+}
+
 /// Products of batches of matrices.
 Data matmul(const Operands& call) {
-  const Value &a = call.value(0), &b = call.value(1);
-  const int64_t batches = a.sizes.at(0), rows = a.sizes.at(1), inner = a.sizes.at(2), columns = b.sizes.at(2);
-  Data made(static_cast<size_t>(batches * rows * columns), 0);
-  for (int64_t row = 0; row < batches * rows; ++row) {
-    const double* left = a.data.data() + row * inner;
-    const double* right = b.data.data() + row / rows * inner * columns;
-    double* to = made.data() + row * columns;
-    for (int64_t k = 0; k < inner; ++k) {
-      for (int64_t j = 0; j < columns; ++j) to[j] += left[k] * right[k * columns + j];
+  const Sizes &a = call.value(0).sizes, &b = call.value(1).sizes;
+  const int64_t batches = a.at(0), rows = a.at(1), inner = a.at(2), columns = b.at(2);
+  return sums_of_products(call, [&](const auto& left, const auto& right, auto& sums) {
+    for (int64_t row = 0; row < batches * rows; ++row) {
+      const auto* from = left.data() + row * inner;
+      const auto* with = right.data() + row / rows * inner * columns;
+      auto* to = sums.data() + row * columns;
+      for (int64_t k = 0; k < inner; ++k) {
+        for (int64_t j = 0; j < columns; ++j) to[j] = plus(to[j], times(from[k], with[k * columns + j]));
+      }
     }
-  }
-  return made;
+  });
 }
 
 /// Calls `use(place in x, place in w, place in y)` for each product of a convolution in two dimensions of `x` with `w`
@@ -415,29 +515,29 @@ void each_product(const Operands& call, const Sizes& x, const Sizes& w, const Si
 }
 
 Data convolve(const Operands& call) {
-  const Value &x = call.value(0), &w = call.value(1);
-  Data made(static_cast<size_t>(count(call.line.sizes)), 0);
-  each_product(call, x.sizes, w.sizes, call.line.sizes,
-               [&](size_t i, size_t k, size_t o) { made[o] += x.data[i] * w.data[k]; });
-  return made;
+  const Sizes &x = call.value(0).sizes, &w = call.value(1).sizes;
+  return sums_of_products(call, [&](const auto& left, const auto& right, auto& sums) {
+    each_product(call, x, w, call.line.sizes,
+                 [&](size_t i, size_t k, size_t o) { sums[o] = plus(sums[o], times(left[i], right[k])); });
+  });
 }
 
 /// The gradient of the input, of the result's gradient and the filters.
 Data convolve_input(const Operands& call) {
-  const Value &y = call.value(0), &w = call.value(1);
-  Data made(static_cast<size_t>(count(call.line.sizes)), 0);
-  each_product(call, call.line.sizes, w.sizes, y.sizes,
-               [&](size_t i, size_t k, size_t o) { made[i] += y.data[o] * w.data[k]; });
-  return made;
+  const Sizes &y = call.value(0).sizes, &w = call.value(1).sizes;
+  return sums_of_products(call, [&](const auto& left, const auto& right, auto& sums) {
+    each_product(call, call.line.sizes, w, y,
+                 [&](size_t i, size_t k, size_t o) { sums[i] = plus(sums[i], times(left[o], right[k])); });
+  });
 }
 
 /// The gradient of the filters, of the result's gradient and the input.
 Data convolve_weight(const Operands& call) {
-  const Value &y = call.value(0), &x = call.value(1);
-  Data made(static_cast<size_t>(count(call.line.sizes)), 0);
-  each_product(call, x.sizes, call.line.sizes, y.sizes,
-               [&](size_t i, size_t k, size_t o) { made[k] += y.data[o] * x.data[i]; });
-  return made;
+  const Sizes &y = call.value(0).sizes, &x = call.value(1).sizes;
+  return sums_of_products(call, [&](const auto& left, const auto& right, auto& sums) {
+    each_product(call, x, call.line.sizes, y,
+                 [&](size_t i, size_t k, size_t o) { sums[k] = plus(sums[k], times(left[o], right[i])); });
+  });
 }
 
 /// Where in its plane the largest element of each window is. The line's integers: size, strides, padding and dilation
@@ -459,10 +559,10 @@ Data largest_in_window(const Operands& call) {
           for (int64_t kj = 0; kj < call.integer(1); ++kj) {
             const int64_t r = at(0, i, ki), c = at(1, j, kj);
             if (r < 0 || r >= x[row] || c < 0 || c >= x[column]) continue;
-            const double element = plane[r * x[column] + c];
-            if (best < 0 || element > plane[best] || std::isnan(element)) best = r * x[column] + c;
+            const Number& element = plane[r * x[column] + c];
+            if (best < 0 || plane[best] < element || is_nan(element)) best = r * x[column] + c;
           }
-        made.push_back(static_cast<double>(best));
+        made.push_back(Number::of(best));
       }
   return made;
 }
@@ -477,9 +577,9 @@ Data argmax(const Operands& call) {
       int64_t best = 0;
       const auto at = [&](int64_t j) { return from.data[static_cast<size_t>(split.at(i, j, k))]; };
       for (int64_t j = 1; j < split.along; ++j) {
-        if (at(j) > at(best) || (std::isnan(at(j)) && !std::isnan(at(best)))) best = j;
+        if (at(best) < at(j) || (is_nan(at(j)) && !is_nan(at(best)))) best = j;
       }
-      made.push_back(static_cast<double>(best));
+      made.push_back(Number::of(best));
     }
   }
   return made;
@@ -495,16 +595,16 @@ Data sort(const Operands& call) {
   for (int64_t i = 0; i < split.before; ++i) {
     for (int64_t k = 0; k < split.behind; ++k) {
       const auto is_less = [&](int64_t one, int64_t other) {
-        const double a = from.data[static_cast<size_t>(split.at(i, one, k))];
-        const double b = from.data[static_cast<size_t>(split.at(i, other, k))];
-        return a < b || (std::isnan(b) && !std::isnan(a));
+        const Number& a = from.data[static_cast<size_t>(split.at(i, one, k))];
+        const Number& b = from.data[static_cast<size_t>(split.at(i, other, k))];
+        return a < b || (is_nan(b) && !is_nan(a));
       };
       std::iota(order.begin(), order.end(), 0);
       std::stable_sort(order.begin(), order.end(), [&](int64_t one, int64_t other) {
         return descends ? is_less(other, one) : is_less(one, other);
       });
       for (int64_t j = 0; j < split.along; ++j) {
-        made[static_cast<size_t>(split.at(i, j, k))] = static_cast<double>(order[static_cast<size_t>(j)]);
+        made[static_cast<size_t>(split.at(i, j, k))] = Number::of(order[static_cast<size_t>(j)]);
       }
     }
   }
@@ -517,7 +617,8 @@ Data cumulate(const Operands& call) {
   for (int64_t i = 0; i < split.before; ++i) {
     for (int64_t j = 1; j < split.along; ++j) {
       for (int64_t k = 0; k < split.behind; ++k) {
-        made[static_cast<size_t>(split.at(i, j, k))] += made[static_cast<size_t>(split.at(i, j - 1, k))];
+        Number& sum = made[static_cast<size_t>(split.at(i, j, k))];
+        sum = made[static_cast<size_t>(split.at(i, j - 1, k))] + sum;
       }
     }
   }
@@ -527,7 +628,7 @@ Data cumulate(const Operands& call) {
 /// 64 random bits for each number (SplitMix64), of the seed that the line reads.
 class Bits {
  public:
-  explicit Bits(const Operands& call) : seed_(std::hash<double>()(call.value(0).data.at(0))) {}
+  explicit Bits(const Operands& call) : seed_(std::hash<double>()(call.value(0).data.at(0).real)) {}
   uint64_t operator()(uint64_t number) const {
     uint64_t bits = seed_ + (number + 1) * 0x9e3779b97f4a7c15;
     bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
@@ -563,7 +664,7 @@ Data normal(const Operands& call) {
 Data random_integer(const Operands& call) {
   const auto range = static_cast<uint64_t>(std::max<int64_t>(call.integer(1), 1));
   return drawn(call, [&call, range, bits = Bits(call)](size_t i) {
-    return static_cast<double>(call.integer(0) + static_cast<int64_t>(bits(i) % range));
+    return Number::of(call.integer(0) + static_cast<int64_t>(bits(i) % range));
   });
 }
 
@@ -598,11 +699,11 @@ const std::map<std::string, Operation>& operations() {
       {"uniform", uniform},
       {"normal", normal},
       {"random_integer", random_integer},
-      {"sum", reduction(0, [](double a, double b) { return a + b; })},
-      {"product", reduction(1, [](double a, double b) { return a * b; })},
+      {"sum", reduction(0, [](const Number& a, const Number& b) { return a + b; })},
+      {"product", reduction(1, [](const Number& a, const Number& b) { return a * b; })},
       {"largest", reduction(-INFINITY, larger)},
       {"smallest", reduction(INFINITY, smaller)},
-      {"abs", unary(std::fabs)},
+      {"abs", each([](const Number& a) { return a.real < 0 ? -a : both(std::fabs(a.real), a.integer); })},
       {"ceil", unary(std::ceil)},
       {"cos", unary(std::cos)},
       {"erf", unary(std::erf)},
@@ -611,7 +712,7 @@ const std::map<std::string, Operation>& operations() {
       {"floor", unary(std::floor)},
       {"log", unary(std::log)},
       {"log1p", unary(std::log1p)},
-      {"negate", unary([](double a) { return -a; })},
+      {"negate", each([](const Number& a) { return -a; })},
       {"not", unary([](double a) { return a == 0 ? 1.0 : 0.0; })},
       {"round", unary(std::nearbyint)},
       {"rsqrt", unary([](double a) { return 1 / std::sqrt(a); })},
@@ -621,32 +722,33 @@ const std::map<std::string, Operation>& operations() {
       {"sqrt", unary(std::sqrt)},
       {"tanh", unary(std::tanh)},
       {"trunc", unary(std::trunc)},
-      {"add", binary([](double a, double b) { return a + b; })},
-      {"subtract", binary([](double a, double b) { return a - b; })},
-      {"multiply", binary([](double a, double b) { return a * b; })},
-      {"divide", binary([](double a, double b) { return a / b; })},
-      {"floor_divide", binary([](double a, double b) { return std::floor(a / b); })},
-      {"power", binary(std::pow)},
+      {"add", binary([](const Number& a, const Number& b) { return a + b; })},
+      {"subtract", binary([](const Number& a, const Number& b) { return a - b; })},
+      {"multiply", binary([](const Number& a, const Number& b) { return a * b; })},
+      {"divide", binary([](const Number& a, const Number& b) { return Number(a.real / b.real); })},
+      {"floor_divide", by_kind([](double a, double b) { return std::floor(a / b); }, floored_quotient)},
+      {"trunc_divide", by_kind([](double a, double b) { return std::trunc(a / b); }, quotient)},
+      {"power", by_kind(std::pow, integer_power)},
       {"maximum", binary(larger)},
       {"minimum", binary(smaller)},
-      {"equal", binary([](double a, double b) { return a == b ? 1.0 : 0.0; })},
-      {"not_equal", binary([](double a, double b) { return a != b ? 1.0 : 0.0; })},
-      {"less", binary([](double a, double b) { return a < b ? 1.0 : 0.0; })},
-      {"less_equal", binary([](double a, double b) { return a <= b ? 1.0 : 0.0; })},
-      {"greater", binary([](double a, double b) { return a > b ? 1.0 : 0.0; })},
-      {"greater_equal", binary([](double a, double b) { return a >= b ? 1.0 : 0.0; })},
-      {"and", binary([](double a, double b) { return a != 0 && b != 0 ? 1.0 : 0.0; })},
+      {"equal", truth([](const Number& a, const Number& b) { return a == b; })},
+      {"not_equal", truth([](const Number& a, const Number& b) { return !(a == b); })},
+      {"less", truth([](const Number& a, const Number& b) { return a < b; })},
+      {"less_equal", truth([](const Number& a, const Number& b) { return a < b || a == b; })},
+      {"greater", truth([](const Number& a, const Number& b) { return b < a; })},
+      {"greater_equal", truth([](const Number& a, const Number& b) { return b < a || a == b; })},
+      {"and", truth([](const Number& a, const Number& b) { return is_true(a) && is_true(b); })},
       {"bits_and", bits([](int64_t a, int64_t b) { return a & b; })},
       {"bits_or", bits([](int64_t a, int64_t b) { return a | b; })},
       {"bits_xor", bits([](int64_t a, int64_t b) { return a ^ b; })},
-      {"or", binary([](double a, double b) { return a != 0 || b != 0 ? 1.0 : 0.0; })},
+      {"or", truth([](const Number& a, const Number& b) { return is_true(a) || is_true(b); })},
   };
   return kOperations;
 }
 
 /// The line with all its integers. Throws std::length_error for a negative size.
 Instruction completed(Instruction line, const std::vector<Value>& values) {
-  const auto integer = [&](size_t value) { return static_cast<int64_t>(values.at(value).data.at(0)); };
+  const auto integer = [&](size_t value) { return values.at(value).data.at(0).integer; };
   for (const auto& later : line.later_integers) line.integers[later.place] = integer(later.value);
   for (const auto& later : line.later_sizes) {
     line.sizes[later.place] = integer(later.value);
@@ -658,8 +760,8 @@ Instruction completed(Instruction line, const std::vector<Value>& values) {
 Sizes sizes_of(const ob_operand& tensor) { return {tensor.sizes, tensor.sizes + tensor.count}; }
 
 Value load(const ob_operand& operand) {
-  if (operand.kind == OB_OPERAND_NUMBER) return {{}, {operand.number}};
-  if (operand.kind == OB_OPERAND_INTEGER) return {{}, {static_cast<double>(operand.integer)}};
+  if (operand.kind == OB_OPERAND_NUMBER) return {{}, {Number(operand.number)}};
+  if (operand.kind == OB_OPERAND_INTEGER) return {{}, {Number::of(operand.integer)}};
   const Type& type = type_of(operand.dtype);
   Value value{sizes_of(operand), {}};
   const auto* const data = reinterpret_cast<const char*>(operand.data);
@@ -678,10 +780,9 @@ void store(const Value& value, const ob_operand& operand) {
 
 /// What memory of a dtype would make of the elements.
 void round_to(uint32_t dtype, Data& data) {
-  if (dtype == kFloat64 || dtype == kInt64) return;
   const Type& type = type_of(dtype);
   char memory[sizeof(double)];
-  for (double& element : data) {
+  for (Number& element : data) {
     type.store(memory, element);
     element = type.load(memory);
   }
@@ -700,6 +801,17 @@ Value computed(const Instruction& line, const std::vector<Value>& values) {
 }
 
 }  // namespace
+
+Number::Number(double number)
+    : real(number),
+      integer(number >= -0x1p63 && number < 0x1p63 ? static_cast<int64_t>(number)
+                                                   : std::numeric_limits<int64_t>::min()) {}
+
+Number Number::of(int64_t integer) {
+  Number made(static_cast<double>(integer));
+  made.integer = integer;
+  return made;
+}
 
 uint64_t bytes_of(const ob_operand& tensor) {
   int64_t last = 0;
@@ -754,7 +866,7 @@ std::vector<Step> Program::steps(const std::vector<ob_operand>& operands) const 
     const std::vector<Value> values = values_of_steps(operands);
     std::vector<Step> made;
     for (Planned planned : steps_) {
-      for (const auto& later : planned.later) planned.numbers[later.place] = values[later.value].data.at(0);
+      for (const auto& later : planned.later) planned.numbers[later.place] = values[later.value].data.at(0).real;
       const auto [flops, read, written] = planned.numbers;
       made.push_back({planned.name, planned.dtype, flops, static_cast<uint64_t>(read), static_cast<uint64_t>(written)});
     }

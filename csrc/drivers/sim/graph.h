@@ -13,10 +13,19 @@
 /// The simulator's graph tier: executables that `outboard.compilers.sim` makes, and what runs them.
 namespace outboard::sim {
 
+/// An element in both forms: what a line makes counts in the form of the line's dtype, and the other one follows it.
+struct Number {
+  Number(double number = 0);  // NOLINT(google-explicit-constructor): most results are real
+  static Number of(int64_t integer);
+
+  double real = 0;
+  int64_t integer = 0;  // towards zero; of a real that it cannot be, the least one
+};
+
 /// A tensor without gaps, in order.
 struct Value {
   std::vector<int64_t> sizes;
-  std::vector<double> data;
+  std::vector<Number> data;
 };
 
 /// One line of an executable: `multiply 6 2x3 %0 %1`. Its result has a number, the line's.

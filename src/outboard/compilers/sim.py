@@ -136,12 +136,14 @@ class Program:
     # ---- what rules are written in ----
 
     def full(self, number: float | sympy.Expr, sizes: Sequence[Any], dtype: torch.dtype) -> int:
-        """A tensor of one number. Raises Unsupported for an integer that no double is."""
+        """A tensor of one number. Raises Unsupported for an integer of more than 64 bits."""
         if isinstance(number, sympy.Expr):
             return self.broadcast(self.cast(self.number(number), dtype), sizes)
-        if not dtype.is_floating_point and abs(number) > 2**53:
+        if dtype.is_floating_point or not isinstance(number, int):
+            return self.emit("full", dtype, sizes, float(number))
+        if not -(2**63) <= number < 2**63:
             raise Unsupported(f"the integer {number}")
-        return self.emit("full", dtype, sizes, float(number))
+        return self.emit("full", dtype, sizes, int(number))
 
     def cast(self, value: int, dtype: torch.dtype) -> int:
         """A value in another dtype."""
@@ -252,7 +254,7 @@ class BoundNode:
         given = self[key]
         if isinstance(given, Value):
             return given.number if dtype is None else self.program.cast(given.number, dtype)
-        number = given if isinstance(given, sympy.Expr) else float(given)
+        number = given if isinstance(given, (int, sympy.Expr)) else float(given)
         return self.program.full(number, (), dtype or torch.float64)
 
     @property
@@ -366,7 +368,8 @@ def _sum(call: BoundNode) -> int:
 
 @rule(aten.addcmul.default, aten.addcdiv.default)
 def _sum_of_product(call: BoundNode) -> int:
-    wide, operation = torch.float64, "multiply" if call.name == "aten::addcmul" else "divide"
+    wide = torch.float64 if call.dtype.is_floating_point else call.dtype
+    operation = "multiply" if call.name == "aten::addcmul" else "divide"
     scaled = call.program.pointwise("multiply", wide, call.value("tensor1"), call.value("value", wide))
     term = call.program.pointwise(operation, wide, scaled, call.value("tensor2"))
     return call.program.pointwise("add", call.dtype, call.value(0), term)
@@ -374,11 +377,10 @@ def _sum_of_product(call: BoundNode) -> int:
 
 @rule(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def _divide(call: BoundNode) -> int:
-    wide = torch.float64
-    quotient = call.program.pointwise("divide", wide, call.value(0, wide), call.value(1, wide))
-    rounding = {"floor": "floor", "trunc": "trunc"}.get(call["rounding_mode"])
-    if rounding is not None:
-        quotient = call.program.pointwise(rounding, wide, quotient)
+    rounding = call["rounding_mode"]
+    wide = torch.float64 if call.dtype.is_floating_point or rounding is None else call.dtype
+    operation = "divide" if rounding is None else f"{rounding}_divide"
+    quotient = call.program.pointwise(operation, wide, call.value(0, wide), call.value(1, wide))
     return call.program.cast(quotient, call.dtype)
 
 
@@ -635,11 +637,19 @@ def _any(call: BoundNode) -> int:
     return call.program.reduce("largest", true, named, call.args.get("keepdim", False), torch.bool)
 
 
+def _descending(program: Program, value: int) -> int:
+    """Elements whose order is the other way round. All bits of an integer are turned: the least has no negative."""
+    dtype = program.dtypes[value]
+    if dtype.is_floating_point:
+        return program.pointwise("negate", dtype, value)
+    return program.pointwise("bits_xor", dtype, value, program.full(-1, (), dtype))
+
+
 @rule(aten.argmax.default, aten.argmin.default)
 def _argmax(call: BoundNode) -> int:
     value = call.value(0)
     if call.name == "aten::argmin":
-        value = call.program.pointwise("negate", torch.float64, call.value(0, torch.float64))
+        value = _descending(call.program, value)
     if call["dim"] is None:
         value = call.program.reshape(value, [math.prod(call.program.shapes[value])])
     shape = call.program.shapes[value]
@@ -712,13 +722,14 @@ def _matmul(call: BoundNode) -> int:
 @rule(aten.addmm.default, aten.baddbmm.default)
 def _addmm(call: BoundNode) -> int:
     program, dtype = call.program, call.dtype
-    product, given = program.matmul(call.value(1), call.value(2), torch.float64), call.value(0)
+    wide = torch.float64 if dtype.is_floating_point else dtype
+    product, given = program.matmul(call.value(1), call.value(2), wide), call.value(0)
     if call["alpha"] != 1:
-        product = program.pointwise("multiply", torch.float64, product, call.value("alpha", torch.float64))
+        product = program.pointwise("multiply", wide, product, call.value("alpha", wide))
     if call["beta"] == 0:
         return program.cast(product, dtype)
     if call["beta"] != 1:
-        given = program.pointwise("multiply", torch.float64, given, call.value("beta", torch.float64))
+        given = program.pointwise("multiply", wide, given, call.value("beta", wide))
     return program.pointwise("add", dtype, product, given)
 
 
