@@ -90,9 +90,7 @@ Number both(double real, int64_t integer) {
 Number operator+(const Number& a, const Number& b) { return both(plus(a.real, b.real), plus(a.integer, b.integer)); }
 Number operator*(const Number& a, const Number& b) { return both(times(a.real, b.real), times(a.integer, b.integer)); }
 Number operator-(const Number& a) { return both(-a.real, times(a.integer, int64_t{-1})); }
-Number operator-(const Number& a, const Number& b) {
-  return both(a.real - b.real, plus(a.integer, times(b.integer, int64_t{-1})));
-}
+Number operator-(const Number& a, const Number& b) { return a + -b; }
 bool operator<(const Number& a, const Number& b) {
   return a.real < b.real || (a.real == b.real && a.integer < b.integer);
 }

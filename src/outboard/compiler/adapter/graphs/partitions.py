@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import logging
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.utils import _pytree as pytree
 
 from outboard import compilers, patches
+from outboard.compilers.symbolic import symbolic
 
 from ...target import target_of
 from .. import executables, implemented
@@ -115,7 +116,7 @@ class _Support(OperatorSupportBase):
 def _as_numbers(node: torch.fx.Node) -> torch.fx.Node:
     """A call with numbers for the symbols that its sizes have: compilers of one set of sizes know no others."""
     values = [node, *node.all_input_nodes]
-    if not any(_is_symbolic(each.meta.get("val")) for each in values):
+    if not any(_symbols(each.meta.get("val")) for each in values):
         return node
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, Any] = {}
@@ -132,15 +133,11 @@ def _as_numbers(node: torch.fx.Node) -> torch.fx.Node:
     return made
 
 
-def _symbols(value: Any) -> Iterator[torch.SymInt | torch.SymFloat]:
-    """The symbolic numbers in a node's value."""
-    for each in pytree.tree_leaves(value):
-        numbers = (*each.shape, *each.stride()) if isinstance(each, torch.Tensor) else (each,)
-        yield from (number for number in numbers if isinstance(number, (torch.SymInt, torch.SymFloat)))
-
-
-def _is_symbolic(value: Any) -> bool:
-    return any(True for _ in _symbols(value))
+def _symbols(value: Any) -> list[torch.SymInt | torch.SymFloat]:
+    """The symbolic numbers in a node's value, strides included."""
+    leaves = pytree.tree_leaves(value)
+    tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
+    return symbolic((*leaves, *(number for each in tensors for number in (*each.shape, *each.stride()))))
 
 
 def _has_numbers(value: Any) -> bool:

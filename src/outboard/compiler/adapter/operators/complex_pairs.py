@@ -180,8 +180,8 @@ def _hyperbolic(real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Sine and cosine of real numbers, each divided by the third."""
     size = real.abs()
     is_large = size > 80  # the root of the factor is finite for any that a product with it may be finite for
-    factor = torch.where(is_large, (size / 2).exp() / 2, 1)
     large = (size / 2).exp()
+    factor = torch.where(is_large, large / 2, 1)
     return (
         torch.where(is_large, large.copysign(real), real.sinh()),
         torch.where(is_large, large, real.cosh()),
@@ -230,10 +230,15 @@ def _tanh(x: Tensor) -> Tensor:
     return _joined(first, torch.where(is_zero, _signed_zero(imaginary), second))
 
 
+def _roots(x: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The parts of the roots of ``1 - x`` and of ``1 + x``."""
+    return _parts(_sqrt(_after_one(-x))), _parts(_sqrt(_after_one(x)))
+
+
 def _asin(x: Tensor) -> Tensor:
     """By two roots (W. Kahan, "Branch cuts for complex elementary functions", 1987)."""
     real, imaginary = _parts(x)
-    (less, less_i), (more, more_i) = _parts(_sqrt(_after_one(-x))), _parts(_sqrt(_after_one(x)))
+    (less, less_i), (more, more_i) = _roots(x)
     first = torch.where(real == 0, real, torch.atan2(real, less * more - less_i * more_i))
     second = (less * more_i - less_i * more).asinh()
     direction, other = _direction(x)
@@ -243,7 +248,7 @@ def _asin(x: Tensor) -> Tensor:
 def _acos(x: Tensor) -> Tensor:
     """As ``_asin``."""
     real, imaginary = _parts(x)
-    (less, less_i), (more, more_i) = _parts(_sqrt(_after_one(-x))), _parts(_sqrt(_after_one(x)))
+    (less, less_i), (more, more_i) = _roots(x)
     first = torch.where(real == 0, math.pi / 2, 2 * torch.atan2(less, more))
     second = (more * less_i - more_i * less).asinh()
     direction, other = _direction(x)
