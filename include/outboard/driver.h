@@ -49,7 +49,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1
-#define OB_ABI_MINOR 12
+#define OB_ABI_MINOR 13
 
 typedef enum ob_status {
   OB_OK = 0,
@@ -59,7 +59,8 @@ typedef enum ob_status {
   OB_UNSUPPORTED = 4,      /* the device cannot do this */
   OB_BUILD_FAILED = 5,     /* the compiler refused a program; last_error holds its log */
   OB_DEVICE_LOST = 6,      /* the device failed; every later call on it fails the same way */
-  OB_INTERNAL = 7          /* anything else */
+  OB_INTERNAL = 7,         /* anything else */
+  OB_INDEX_ERROR = 8       /* since minor version 13: an index is outside of its dimension; of executables alone */
 } ob_status;
 
 typedef struct ob_device_t* ob_device;
@@ -373,7 +374,11 @@ typedef struct ob_driver {
   /* A function from the bytes of an executable, read during the call only. `library_call` runs it with the graph's
    * inputs as operands, then its results, which share no memory with the inputs. If its maker asked for scratch memory,
    * one more result comes last: so many bytes (dtype 0). OB_BUILD_FAILED: the bytes are damaged, or another version's;
-   * a driver tells that from the bytes alone. */
+   * a driver tells that from the bytes alone.
+   * Integers are those of PyTorch: of as many bits as their dtype has, exact, and they wrap around. An executable reads
+   * and writes nothing outside of its operands: a value that PyTorch refuses fails the call, or the queued work, with
+   * OB_INDEX_ERROR if it is an index outside of its dimension, else, such as integers divided by 0, with
+   * OB_INVALID_ARGUMENT. The device stays usable. */
   ob_status (*function_load)(ob_device device, const void* bytes, size_t size, ob_function* function /* out */);
   /* Only of what `function_load` gave. Queued work may still use it: the driver defers it, as of programs. */
   ob_status (*function_release)(ob_function function);

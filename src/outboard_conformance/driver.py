@@ -23,6 +23,7 @@ class Status(enum.IntEnum):
     BUILD_FAILED = 5
     DEVICE_LOST = 6
     INTERNAL = 7
+    INDEX_ERROR = 8
 
 
 class CopyKind(enum.IntEnum):

@@ -126,6 +126,8 @@ functions = {
     "count": lambda x: x.argmax(0), "least": lambda x: x.t().argmin(1), "of all": lambda x: x.argmax(),
     "order": lambda x: torch.sort(x, dim=0, stable=True)[1], "sorted": lambda x: x.sort(0, descending=True)[0],
     "indexed": lambda x: tables[x.device.type][(x[:, 0] * 2).long().clamp(-6, 5)],
+    "quotient": lambda x: (x * 10).int() // ((x * 10).int().abs() + 1),
+    "towards zero": lambda x: torch.div((x * 9).int(), x.abs().ceil().int(), rounding_mode="trunc"),
     "columns": lambda x: x[:, places[x.device.type]], "logarithm": lambda x: x.logsumexp(0),
 }
 tables, places = torch.arange(12.0).view(6, 2), torch.tensor([2, 0, -1])

@@ -166,6 +166,29 @@ library.impl("silu", lambda x: x * 0 + 7, "PrivateUse1")  # the program's own, a
 close(torch.compile(lambda x: nn.functional.silu(x + 1) * 2)(ones[:3]), torch.full((3,), 14.0))
 """
 
+#: Values that PyTorch refuses, with its exception, in a call and in a graph.
+REFUSED = """
+import pytest
+table, many, none = torch.ones(5, 2), torch.tensor([1, 9]), torch.tensor([2, 0])
+calls = {
+    "embedding": (IndexError, lambda on: nn.functional.embedding(on(many), on(table))),
+    "from the end": (IndexError, lambda on: nn.functional.embedding(on(torch.tensor([1, -1])), on(table))),
+    "index": (IndexError, lambda on: on(table)[on(many)]),
+    "index_select": (IndexError, lambda on: on(table).index_select(0, on(many))),
+    "target": (IndexError, lambda on: nn.functional.cross_entropy(on(table[:2]), on(many))),
+    "scatter": (RuntimeError, lambda on: on(torch.zeros(2, 3)).scatter(1, on(many[:, None]), 1.0)),
+    "quotient": (RuntimeError, lambda on: on(many) // on(none)),
+    "towards zero": (RuntimeError, lambda on: torch.div(on(many), on(none), rounding_mode="trunc")),
+}
+for name, (error, call) in calls.items():
+    with pytest.raises(error):
+        call(lambda each: each)
+    for way in (lambda call: call, torch.compile):
+        with pytest.raises((IndexError, error) if name == "scatter" else error, match="out of bounds|ZeroDivision"):
+            way(call)(lambda each: each.to(device)).cpu()
+        close(table.to(device) * 3, table * 3)
+"""
+
 #: Compilers that do not what they should.
 FAULTS = """
 from importlib.metadata import EntryPoint
@@ -373,6 +396,10 @@ def test_who_has_another_version_of_the_compiler_is_told(tmp_path: Path) -> None
 
 def test_operands_lie_in_any_way_and_refusals_have_reasons(tmp_path: Path) -> None:
     run(LAYOUTS, tmp_path, OUTBOARD_DRIVER="strict", OUTBOARD_STRICT_DRIVER="sim")
+
+
+def test_values_that_pytorch_refuses(tmp_path: Path) -> None:
+    run(REFUSED, tmp_path)
 
 
 def test_operators_of_models_are_the_cpus(tmp_path: Path) -> None:

@@ -139,6 +139,17 @@ def test_indices_are_rounded_to_floats(device: str) -> None:
     assert torch.equal(places(torch.ones(2, device=device)).cpu(), torch.arange(2**24, 2**24 + 5).float().long())
 
 
+def test_numbers_scattered_into_a_constant_keep_their_digits(device: str) -> None:
+    def scattered(places: Tensor) -> list[Tensor]:
+        zeros = torch.zeros(3, 5, dtype=torch.float64, device=places.device)
+        return [zeros.scatter(1, places, 0.1), (zeros + 0.1).scatter(-1, places, 2)]
+
+    places = torch.tensor([[1], [0], [4]])
+    torch._dynamo.reset()
+    for found, wanted in zip(torch.compile(scattered)(places.to(device)), scattered(places), strict=True):
+        assert torch.equal(found.cpu(), wanted)
+
+
 def test_sums_of_equal_numbers_have_their_dtype(device: str) -> None:
     def sums(x: Tensor) -> list[Tensor]:
         whole = torch.full((5,), 3, dtype=torch.int32, device=x.device)

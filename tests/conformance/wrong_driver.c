@@ -321,6 +321,47 @@ static ob_status call_aligned(ob_stream s, ob_function f, const ob_operand* o, u
   }
   return right->library_call(s, f, operands, n);
 }
+/* Each integer of 64 bits among the inputs becomes what `change` makes of it; `rows`: of the first operand. */
+static void change_integers(ob_stream s, const ob_operand* o, uint32_t n, int64_t (*change)(int64_t, int64_t rows)) {
+  enum { kInt64 = 4, kMost = 4096 };
+  static _Thread_local int64_t values[kMost];
+  for (uint32_t i = 0; i < n; ++i) {
+    uint64_t count = 1;
+    if (o[i].kind != OB_OPERAND_TENSOR || o[i].dtype != kInt64 || o[i].is_result) continue;
+    for (uint32_t d = 0; d < o[i].count; ++d) count *= (uint64_t)o[i].sizes[d];
+    if (count > kMost) continue;
+    right->copy(s, OB_DEVICE_TO_HOST, (uint64_t)(uintptr_t)values, o[i].data, count * sizeof(int64_t));
+    right->stream_wait(s, 1);
+    for (uint64_t k = 0; k < count; ++k) values[k] = change(values[k], o[0].sizes[0]);
+    right->copy(s, OB_HOST_TO_DEVICE, o[i].data, (uint64_t)(uintptr_t)values, count * sizeof(int64_t));
+    right->stream_wait(s, 1);
+  }
+}
+static int64_t as_double(int64_t value, int64_t rows) {
+  (void)rows;
+  return (int64_t)(double)value;
+}
+static int64_t as_int(int64_t value, int64_t rows) {
+  (void)rows;
+  return (int32_t)value;
+}
+static int64_t clamped(int64_t value, int64_t rows) { return value < 0 ? 0 : value < rows ? value : rows - 1; }
+static ob_status call_with_doubles(ob_stream s, ob_function f, const ob_operand* o, uint32_t n) {
+  change_integers(s, o, n, as_double);
+  return right->library_call(s, f, o, n);
+}
+static ob_status call_with_ints(ob_stream s, ob_function f, const ob_operand* o, uint32_t n) {
+  change_integers(s, o, n, as_int);
+  return right->library_call(s, f, o, n);
+}
+static ob_status call_clamped(ob_stream s, ob_function f, const ob_operand* o, uint32_t n) {
+  change_integers(s, o, n, clamped);
+  return right->library_call(s, f, o, n);
+}
+static ob_status index_error_is_internal(ob_stream s, int block) {
+  ob_status status = right->stream_wait(s, block);
+  return status == OB_INDEX_ERROR ? OB_INTERNAL : status;
+}
 
 static ob_status sizes_of_first(ob_stream s, ob_function f, const ob_operand* o, uint32_t n) {
   static struct {
@@ -440,6 +481,10 @@ static ob_status all_sensors(ob_device d, ob_sensors* sensors) {
   FAULT(executable_failure_is_internal, wrong.function_load = load_internal)                                \
   FAULT(executable_operands_rounded, wrong.library_call = call_aligned)                                     \
   FAULT(sizes_of_the_first_call, wrong.library_call = sizes_of_first)                                       \
+  FAULT(executable_integers_are_doubles, wrong.library_call = call_with_doubles)                            \
+  FAULT(executable_integers_of_32_bits, wrong.library_call = call_with_ints)                                \
+  FAULT(executable_indices_clamped, wrong.library_call = call_clamped)                                      \
+  FAULT(executable_index_error_is_internal, wrong.stream_wait = index_error_is_internal)                    \
   FAULT(reset_does_nothing, wrong.device_reset = no_reset)                                                  \
   FAULT(reset_leaves_the_old_one, wrong.device_reset = other_device; wrong.device_open = open_another)      \
   FAULT(reset_is_an_internal_error, wrong.stream_wait = lost_is_internal)                                   \

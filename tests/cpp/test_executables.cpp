@@ -159,7 +159,7 @@ TEST(what_goes_wrong_in_an_executable_is_told_by_a_wait) {
       sealed("input 6 3\ninput 6 3\ninput 7 -\ntake 6 3 %0 %1 0\nsum 6 - %3 0\nresult 6 3 %3\nresult 6 1 %4\n");
   Operands operands;
   const auto executable = compile(parts_of(code));  // whose indices, 4 to 6, are out of range
-  CHECK_THROWS((operands.run(*executable, device().default_stream()), device().synchronize()), Error);
+  CHECK_THROWS((operands.run(*executable, device().default_stream()), device().synchronize()), IndexError);
   operands.run(*compile(parts_of(kCode)), device().default_stream());
   CHECK(operands.are_right());
 }

@@ -198,6 +198,7 @@ def test_graphs_report_wrong_indices_as_single_calls_do(device: str, device_modu
     for function, error in (
         (lambda: x.gather(0, wrong), RuntimeError),
         (lambda: x.scatter(0, wrong, 1.5), RuntimeError),
+        (lambda: torch.zeros(3, 4, device=device).scatter(1, wrong[:, 1:].expand(3, 1), 1.5), RuntimeError),
         (lambda: F.nll_loss(x, torch.tensor([0, 5, 0], device=device)), IndexError),
         (lambda: x[wrong] + 1, IndexError),
     ):

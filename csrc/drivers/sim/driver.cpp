@@ -53,12 +53,18 @@ struct ob_device_t {
 /// How often what waits looks whether its device is lost.
 constexpr std::chrono::milliseconds kLookAgain{2};
 
+/// What went wrong with queued work; OB_OK: nothing.
+struct Failure {
+  ob_status status = OB_OK;
+  std::string text;
+};
+
 /// One recording of an event: streams that wait for it keep it, whatever happens to the event.
 struct Point {
   explicit Point(int64_t modelled_ = 0) : modelled(modelled_) {}
 
-  /// `failed`: what went wrong before it that nobody has been told of, or "".
-  void reach(const std::string& failed = "") {
+  /// `failed`: what went wrong before it that nobody has been told of.
+  void reach(const Failure& failed = {}) {
     std::lock_guard<std::mutex> lock(mutex);
     failure = failed;
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
@@ -81,7 +87,7 @@ struct Point {
   std::condition_variable reached;
   const int64_t modelled;    // when the chip is there
   int64_t nanoseconds = -1;  // not reached
-  std::string failure;       // constant once it is reached
+  Failure failure;           // constant once it is reached
 };
 
 /// In-order commands and the thread that runs them.
@@ -114,20 +120,20 @@ struct ob_stream_t {
   }
 
   /// Work of the stream went wrong.
-  void fail(const std::string& text) {
+  void fail(const Failure& found) {
     std::lock_guard<std::mutex> lock(mutex);
-    if (failure.empty()) failure = text;
+    if (failure.status == OB_OK) failure = found;
   }
 
-  std::string told() {
+  Failure told() {
     std::lock_guard<std::mutex> lock(mutex);
     return failure;
   }
 
   /// The same, once.
-  std::string tell() {
+  Failure tell() {
     std::lock_guard<std::mutex> lock(mutex);
-    return std::exchange(failure, "");
+    return std::exchange(failure, {});
   }
 
   void end() {
@@ -167,7 +173,7 @@ struct ob_stream_t {
   std::deque<Command> commands;
   uint64_t put_count = 0, done_count = 0;
   bool ending = false;
-  std::string failure;  // of finished work, which nobody has been told of
+  Failure failure;  // of finished work, which nobody has been told of
   std::thread worker;
   std::shared_ptr<Point> pause;  // where the stream was told to stop; used by one thread at a time
 };
@@ -267,7 +273,7 @@ void hang_while(Hang chosen, ob_device device) {
 }
 
 /// The status of a wait that found this.
-ob_status told(const std::string& failure) { return failure.empty() ? OB_OK : fail(OB_INTERNAL, failure); }
+ob_status told(const Failure& failure) { return failure.status == OB_OK ? OB_OK : fail(failure.status, failure.text); }
 
 ob_status device_count(uint32_t* count) {
   const auto* const chip = outboard::sim::chosen_chip();
@@ -399,7 +405,7 @@ ob_status stream_wait_event(ob_stream stream, ob_event event) {
     stream->modelled = std::max<int64_t>(stream->modelled, point->modelled);
     stream->put([stream, point] {
       point->wait(stream->device);
-      if (!point->failure.empty()) stream->fail(point->failure);
+      if (point->failure.status != OB_OK) stream->fail(point->failure);
     });
   }
   return OB_OK;
@@ -567,8 +573,12 @@ ob_status execute(ob_stream stream, const std::shared_ptr<const outboard::sim::P
     while (program->hangs() && !stream->device->lost) std::this_thread::sleep_for(kLookAgain);
     try {
       program->run(kept->list());
+    } catch (const outboard::sim::WrongIndex& error) {
+      stream->fail({OB_INDEX_ERROR, error.what()});
+    } catch (const outboard::sim::WrongValue& error) {
+      stream->fail({OB_INVALID_ARGUMENT, error.what()});
     } catch (const std::exception& error) {
-      stream->fail(error.what());
+      stream->fail({OB_INTERNAL, error.what()});
     }
   });
   return OB_OK;
@@ -666,7 +676,7 @@ ob_status collective(ob_stream stream, ob_communicator communicator, const ob_co
   model_collective(stream, what->kind, read, written, members->size());
   stream->put([stream, members, part] {
     const std::string failure = members->run(part);
-    if (!failure.empty()) stream->fail(failure);
+    if (!failure.empty()) stream->fail({OB_INTERNAL, failure});
   });
   return OB_OK;
 }

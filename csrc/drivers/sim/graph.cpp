@@ -189,9 +189,12 @@ bool is_integer(uint32_t dtype) { return dtype <= kInt64 || dtype == kBool; }
 using Data = std::vector<Number>;
 using Operation = std::function<Data(const Operands&)>;
 
-int64_t checked(int64_t index, int64_t size) {
-  if (index < 0 || index >= size) throw std::out_of_range("index out of range in an executable");
-  return index;
+/// An index along `dim` of a value. Throws WrongIndex with PyTorch's words.
+int64_t checked(int64_t index, const Sizes& sizes, int64_t dim) {
+  const int64_t size = sizes.at(static_cast<size_t>(dim));
+  if (index >= 0 && index < size) return index;
+  throw WrongIndex("index " + std::to_string(index) + " is out of bounds for dimension " + std::to_string(dim) +
+                   " with size " + std::to_string(size));
 }
 
 /// Elements before, along and behind a dimension.
@@ -249,15 +252,15 @@ Operation by_kind(double (*of_reals)(double, double), int64_t (*of_integers)(int
   };
 }
 
-/// Towards zero. By zero: the least integer, as that of an infinite quotient is.
+/// Towards zero.
 int64_t quotient(int64_t a, int64_t b) {
-  if (b == 0) return std::numeric_limits<int64_t>::min();
+  if (b == 0) throw WrongValue("ZeroDivisionError");
   return b == -1 ? times(a, b) : a / b;
 }
 
 int64_t floored_quotient(int64_t a, int64_t b) {
   const int64_t made = quotient(a, b);
-  return b != 0 && b != -1 && a % b != 0 && (a < 0) != (b < 0) ? made - 1 : made;
+  return b != -1 && a % b != 0 && (a < 0) != (b < 0) ? made - 1 : made;
 }
 
 int64_t integer_power(int64_t a, int64_t b) {
@@ -383,7 +386,7 @@ Data take(const Operands& call) {
   Data made;
   for (int64_t i = 0; i < from.before; ++i) {
     for (const Number& number : index.data) {
-      const int64_t row = checked(number.integer, from.along);
+      const int64_t row = checked(number.integer, call.value(0).sizes, call.integer(0));
       const auto source = call.value(0).data.begin() + from.at(i, row, 0);
       made.insert(made.end(), source, source + from.behind);
     }
@@ -399,7 +402,7 @@ Data put_add(const Operands& call) {
   auto source = call.value(2).data.begin();
   for (int64_t i = 0; i < to.before; ++i) {
     for (const Number& number : index.data) {
-      const int64_t row = checked(number.integer, to.along);
+      const int64_t row = checked(number.integer, call.value(0).sizes, call.integer(0));
       for (int64_t k = 0; k < to.behind; ++k) {
         Number& sum = made[static_cast<size_t>(to.at(i, row, k))];
         sum = sum + *source++;
@@ -419,7 +422,7 @@ void each_gathered(const Operands& call, Use use) {
   strides[dim] = 0;
   size_t i = 0;
   walk(index.sizes, strides, [&](int64_t place) {
-    const int64_t row = checked(index.data[i].integer, target.sizes[dim]);
+    const int64_t row = checked(index.data[i].integer, target.sizes, call.integer(0));
     use(static_cast<size_t>(place + row * along), i++);
   });
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,16 @@
 
 /// The simulator's graph tier: executables that `outboard.compilers.sim` makes, and what runs them.
 namespace outboard::sim {
+
+/// An index that is outside of its dimension.
+struct WrongIndex : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Another value that PyTorch refuses.
+struct WrongValue : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 /// An element in both forms: what a line makes counts in the form of the line's dtype, and the other one follows it.
 struct Number {
@@ -54,7 +65,8 @@ class Program {
   explicit Program(const std::string& text);
   /// Whether the operands are what the program reads and writes; else what is wrong with them.
   std::string problem(const std::vector<ob_operand>& operands) const;
-  /// Computes the results. Throws std::exception where an index is out of range.
+  /// Computes the results. Throws WrongIndex and WrongValue, before anything is written, and std::exception for
+  /// results that do not fit.
   void run(const std::vector<ob_operand>& operands) const;
   /// What hardware would do. One that its compiler says nothing of only reads its inputs and writes its results.
   std::vector<Step> steps(const std::vector<ob_operand>& operands) const;

@@ -18,7 +18,11 @@ class Error : public std::runtime_error {
   ob_status status_;
 };
 
-/// A kernel met an index that is not inside the size of the dimension it selects from.
+/// Says where an error of the device's work comes from, behind its text.
+inline constexpr const char* kFoundLate =
+    " (found when the device was waited for; with OUTBOARD_LAUNCH_BLOCKING=1 the call that failed raises this)";
+
+/// A kernel or executable met an index that is not inside the size of the dimension it selects from.
 class IndexError : public Error {
  public:
   explicit IndexError(const std::string& message) : Error(OB_INVALID_ARGUMENT, message) {}

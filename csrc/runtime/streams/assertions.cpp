@@ -8,9 +8,6 @@
 namespace outboard {
 namespace {
 
-constexpr const char* kAdvice =
-    " (found when the device was waited for; with OUTBOARD_LAUNCH_BLOCKING=1 the call that failed raises this)";
-
 /// Waits for one command of the word's own.
 void finish(Device& device, Stream& stream, ob_status status, const char* what) {
   check(device.driver(), status, what);
@@ -76,8 +73,8 @@ void Assertions::report() {
   if (found == meanings_.end()) throw Error(OB_INTERNAL, "a kernel failed an assertion that no plan has told of");
   const Meaning meaning = found->second;
   lock.unlock();
-  if (meaning.kind == kIndexError) throw IndexError(meaning.text + kAdvice);
-  throw Error(OB_INVALID_ARGUMENT, meaning.text + kAdvice);
+  if (meaning.kind == kIndexError) throw IndexError(meaning.text + kFoundLate);
+  throw Error(OB_INVALID_ARGUMENT, meaning.text + kFoundLate);
 }
 
 }  // namespace outboard

@@ -10,8 +10,8 @@ from typing import Any
 
 from outboard_conformance.bench import Bench
 from outboard_conformance.clause import clause, expect, need
-from outboard_conformance.clauses.libraries import floats, listed, tensor
-from outboard_conformance.driver import Status
+from outboard_conformance.clauses.libraries import listed, tensor
+from outboard_conformance.driver import Failed, Status
 
 
 def loaded(bench: Bench, code: bytes) -> c_void_p:
@@ -23,21 +23,38 @@ def loaded(bench: Bench, code: bytes) -> c_void_p:
     return function
 
 
-def example(bench: Bench) -> dict[str, Any]:
-    """An executable that the compiler's package made, with its inputs and results."""
+#: By ``array``'s name of them.
+_DTYPES = {"f": 6, "q": 4}
+
+
+def examples(bench: Bench, kind: str = "float") -> list[dict[str, Any]]:
+    """Executables of a kind that the compiler's package made, with their inputs and results."""
     need(bool(bench.properties.compiler), "the device has no compiler of graphs")
     need(bool(bench.executables), "no package here makes executables for the device, or PyTorch is not installed")
-    return dict(bench.executables[0])
+    made = [dict(each) for each in bench.executables if each["kind"] == kind]
+    need(bool(made), f"the compiler takes none of the kit's graphs of kind {kind}")
+    return made
+
+
+def example(bench: Bench) -> dict[str, Any]:
+    """The first of floats."""
+    return examples(bench)[0]
+
+
+def packed_values(value: dict[str, Any]) -> bytes:
+    """The bytes of an input or a result."""
+    return array.array(value["format"], value["values"]).tobytes()
 
 
 def called(bench: Bench, function: c_void_p, case: dict[str, Any], offset: int = 0) -> int:
     """Submits the example to a new stream that is busy. Returns where the result will be."""
-    inputs = [(bench.alloc(4 * len(each["values"]) + 256) + offset, each) for each in case["inputs"]]
+    inputs = [(bench.alloc(len(packed_values(each)) + 256) + offset, each) for each in case["inputs"]]
     for pointer, each in inputs:
-        bench.write(pointer, array.array("f", each["values"]).tobytes())
-    result = bench.alloc(4 * len(case["result"]["values"]) + 256) + offset
-    operands = [tensor(pointer, each["sizes"]) for pointer, each in inputs]
-    operands.append(tensor(result, case["result"]["sizes"], result=True))
+        bench.write(pointer, packed_values(each))
+    made = case["result"]
+    result = bench.alloc(len(packed_values(made)) + 256) + offset
+    operands = [tensor(pointer, each["sizes"], dtype=_DTYPES[each["format"]]) for pointer, each in inputs]
+    operands.append(tensor(result, made["sizes"], dtype=_DTYPES[made["format"]], result=True))
     if case["scratch"]:
         operands.append(tensor(bench.alloc(case["scratch"]), [case["scratch"]], dtype=0, result=True))
     stream, packed = bench.stream(), listed(operands)
@@ -51,8 +68,10 @@ def expect_result(bench: Bench, result: int, case: dict[str, Any], what: str) ->
     """Raises Broken unless the result is what PyTorch says."""
     for stream in bench.streams:
         bench.wait(stream)
-    found, wanted = floats(bench.read(result, 4 * len(case["result"]["values"]))), case["result"]["values"]
-    wrong = [(a, b) for a, b in zip(found, wanted, strict=True) if not abs(a - b) <= 1e-4]  # NaN is wrong
+    made, wanted = case["result"], case["result"]["values"]
+    found = array.array(made["format"], bench.read(result, len(packed_values(made))))
+    most = 1e-4 if made["format"] == "f" else 0
+    wrong = [(a, b) for a, b in zip(found, wanted, strict=True) if not abs(a - b) <= most]  # NaN is wrong
     expect(not wrong, f"{what}: {len(wrong)} of {len(wanted)} numbers are wrong, such as {wrong[:1]}")
 
 
@@ -74,6 +93,36 @@ def executables_are_for_all_sizes(bench: Bench) -> None:
             sizes = " and ".join("x".join(map(str, each["sizes"])) for each in call["inputs"])
             what = f"the {case['name']} of {sizes}, compiled without sizes"
             expect_result(bench, called(bench, function, {**case, **call}), call, what)
+
+
+@clause("graph", "Integers are those of PyTorch: of as many bits as their dtype has, exact, and they wrap around.")
+def integers_of_executables_have_64_bits(bench: Bench) -> None:
+    for case in examples(bench, "integer"):
+        function = loaded(bench, case["code"])
+        expect_result(bench, called(bench, function, case), case, f"the {case['name']} of integers of 64 bits")
+
+
+@clause("graph", "a value that PyTorch refuses fails the call, or the queued work, with OB_INDEX_ERROR")
+def executables_refuse_wrong_indices(bench: Bench) -> None:
+    for case in examples(bench, "index"):
+        table, index = case["inputs"]
+        function, rows = loaded(bench, case["code"]), table["sizes"][0]
+        for wrong in (rows, 2**40, -1 - rows):
+            inputs = [table, {**index, "values": [*index["values"][:-1], wrong]}]
+            status = outcome(bench, function, {**case, "inputs": inputs})
+            what = f"the {case['name']} of {rows} rows at index {wrong} returned {status.name} for INDEX_ERROR"
+            expect(status == Status.INDEX_ERROR, what)
+        expect_result(bench, called(bench, function, case), case, f"the {case['name']} after a wrong index")
+
+
+def outcome(bench: Bench, function: c_void_p, case: dict[str, Any]) -> Status:
+    """What the call, or the wait for it, returned."""
+    try:
+        called(bench, function, case)
+        bench.wait(bench.streams[-1])
+    except Failed as error:
+        return Status(error.status)
+    return Status.OK
 
 
 @clause("graph", "Interior addresses (base + offset) are valid wherever one is taken.")

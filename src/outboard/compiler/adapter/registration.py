@@ -160,6 +160,7 @@ def register() -> None:
     _allow_all_atomic_additions(name)
     _leave_dtypes_to_the_host(name)
     scatters.add_in_order(name)
+    scatters.compare_with_indices(name)
     _count_places_in_order(name)
     _name_sizes_of_padded()
     _broadcast_known_ones(name)

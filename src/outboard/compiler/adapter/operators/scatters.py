@@ -2,6 +2,9 @@
 """``scatter_add`` and ``index_put(accumulate=True)``, where ``index_add`` and the gradients of indexing end, as calls
 of the kernel whose work-items own what they add to. Where vectors are explicit, an atomic addition takes as long as
 many others, and longer where several meet. The kernel's sums have one order, too: that of the sources.
+
+And ``scatter`` of a number into a constant, as in ``one_hot``, as the comparison of each place with the index. So does
+PyTorch, which drops an index that is outside, and rounds the numbers to the default dtype.
 """
 
 from __future__ import annotations
@@ -10,17 +13,24 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._inductor import ir, lowering
+from torch._inductor.fx_passes import joint_graph
+from torch._inductor.pattern_matcher import CallFunction, KeywordArg, Match, register_graph_pattern
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import ops
 
 from outboard import patches
 
 from ...kernels.common import ELEMENT_TYPES
+from ...loops.nest import GATHER_ERROR
 from ...target import target_of
 from ..overrides import EIGHTHS
 
+aten = torch.ops.aten
 _INDICES = (torch.int64, torch.int32)
+#: Operators whose gradients scatter with indices that were checked before.
+_CHECKED_BEFORE = (aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
 
 
 def add_in_order(name: str) -> None:
@@ -84,7 +94,7 @@ def _add_rows(x: Any, indices: Any, values: Any) -> bool:
     rows = module.expand(module.view(_row_numbers(broadcast, indexed), [1, shape[1], 1]), shape)
     values = module.expand(module.to_dtype(values, x.get_dtype()), [*before, *broadcast[0].get_size(), *behind])
     target = module.view(x, [shape[0], sympy_product(indexed), shape[2]])
-    two = torch.ops.aten.scatter_reduce_.two
+    two = aten.scatter_reduce_.two
     ir.ScatterFallback(two, target, 1, rows, module.view(values, shape), reduce="sum", include_self=True)
     return True
 
@@ -107,3 +117,31 @@ def _row_numbers(indices: list[Any], sizes: list[Any]) -> Any:
     return ir.Pointwise.create(
         device=indices[0].get_device(), dtype=torch.int64, inner_fn=inner, ranges=indices[0].get_size()
     )
+
+
+def compare_with_indices(name: str) -> None:
+    """Has graphs on devices of this name make a constant with a number scattered into it so."""
+    constant = CallFunction(aten.full, KeywordArg("shape"), KeywordArg("fill"), dtype=KeywordArg("dtype"))
+    scatter = CallFunction(aten.scatter.value, constant, KeywordArg("dim"), KeywordArg("index"), KeywordArg("value"))
+
+    def is_ours(match: Match) -> bool:
+        node, index = match.output_node(), match.kwargs["index"].meta["val"]
+        sizes, dim = node.meta["val"].shape, match.kwargs["dim"]
+        rows = [size for d, size in enumerate(sizes) if d != dim % len(sizes)] if len(sizes) == index.dim() else None
+        others = [size for d, size in enumerate(index.shape) if d != dim % len(sizes)]
+        return index.device.type == name and index.size(dim) == 1 and rows == others
+
+    def compare(match: Match, shape: Any, fill: Any, dtype: torch.dtype, dim: int, index: Any, value: Any) -> None:
+        is_checked = match.output_node().meta.get("original_aten") in _CHECKED_BEFORE
+
+        def compared(shape: list[int], fill: Any, index: Tensor, value: Any) -> Tensor:
+            if not is_checked:
+                aten._assert_async.msg(((index >= 0) & (index < shape[dim])).all(), GATHER_ERROR)
+            sizes = [-1 if d == dim % len(shape) else 1 for d in range(len(shape))]
+            places = torch.arange(shape[dim], device=index.device).view(sizes)
+            scattered, filled = (torch.full([], each, dtype=dtype, device=index.device) for each in (value, fill))
+            return torch.where(index == places, scattered, filled)
+
+        match.replace_by_example(compared, [shape, fill, index, value])
+
+    register_graph_pattern(scatter, is_ours, pass_dict=joint_graph.patterns, prepend=True)(compare)

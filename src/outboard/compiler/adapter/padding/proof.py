@@ -424,6 +424,16 @@ def _pointwise(call: BoundNode) -> Dims:
     return _broadcast(call, call.tensors())
 
 
+@_rule("div", "floor_divide", "fmod", "remainder", takes_sizes=True)
+def _quotient(call: BoundNode) -> Dims:
+    """Integers are not divided by 0, also not in padding: there executables may raise."""
+    call.give_numbers()
+    divisor = call.args["other"]
+    if isinstance(divisor, torch.fx.Node) and call.dims("other") and not divisor.meta["val"].is_floating_point():
+        call.hide("other", range(len(call.dims("other"))), 1)
+    return _pointwise(call)
+
+
 def _broadcast(call: BoundNode, tensors: Sequence[Dims]) -> Dims:
     dims: list[Dim] = []
     for place in range(1, max(map(len, tensors)) + 1):
