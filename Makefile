@@ -36,12 +36,13 @@ SWEEP_ARGUMENTS ?=
 DISTRIBUTIONS_ARGUMENTS ?=
 JUDGE_ARGUMENTS ?=
 RELEASES_ARGUMENTS ?=
+PROGRAMS_ARGUMENTS ?=
 BAKED_ARGUMENTS ?=
 
 # Each process would compile the sources of PyTorch again, at twice the cost of its import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-smoke demo demo-short accuracy baked-numbers decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-newest test-nvrtc test-oclgrind test-python test-smoke test-strict test-wheel test-wheels lint format bench bench-gpu bench-sweep modules opinfo opinfo-float32 distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel wheels docs docs-serve clean distclean
+.PHONY: help setup setup-smoke demo demo-short accuracy baked-numbers decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-newest test-nvrtc test-oclgrind test-python test-smoke test-strict test-wheel test-wheels lint format bench bench-gpu bench-sweep modules opinfo opinfo-float32 programs distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel wheels docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -241,6 +242,10 @@ decompositions:  ## Decompositions and lowerings against the CPU's kernels, over
 modules:  ## The modules and optimizers of PyTorch's own tests against the CPU; MODULES_ARGUMENTS="--way compiled"
 	@$(SETUP) --groups demo test
 	@$(PY) -m tools.module_lists $(MODULES_ARGUMENTS)
+
+programs:  ## Programs of users' on several drivers against the CPU; PROGRAMS_ARGUMENTS="--driver sim --match autograd"
+	@$(SETUP) --groups demo test
+	@$(PY) -m tools.programs $(PROGRAMS_ARGUMENTS)
 
 fuzz:  ## Random programs on the device against the CPU; FUZZ_ARGUMENTS="--mode compiled --operators 5000"
 	@$(SETUP) --opencl --groups demo test

@@ -79,6 +79,7 @@ KNOWN = (
         "images of bytes are resized in fixed point, of which CUDA has no kernel",
         lambda dtypes: torch.uint8 in dtypes,
     ),
+    Known(r"_dirichlet_grad|_standard_gamma_grad", "series of special functions, other ones in each part of the plane"),
     Known(r"segment_reduce|_segment_reduce_backward", "segments of any length: a loop nest has one for all"),
     Known(r"histogram|_histogramdd_\w+", "CUDA has no such kernel"),
     Known(r"nonzero_static", "no kernel of ours keeps a part of the places of a mask"),

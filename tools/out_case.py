@@ -20,6 +20,7 @@ from itertools import islice
 from typing import Any
 
 import torch
+from messages import plain
 from metadata_case import LAYOUTS, UNDEFINED_STRIDES, _moved
 from opinfo_case import UNINITIALISED, Outcome, new_fallbacks, tolerances
 from torch import Tensor
@@ -244,15 +245,6 @@ class Seen:
 
 def _steps(x: Tensor) -> Any:
     return tuple(s if n > 1 else "-" for n, s in zip(x.shape, x.stride(), strict=True)) if x.numel() else "any"
-
-
-def plain(text: str, device: str) -> str:
-    """A message without the name of the device, and without what only this device adds."""
-    text = re.sub(rf"\b{device}(:\d)?", "cpu", text.split("\nException raised")[0])
-    text = re.sub(r" \(Triggered internally.*", "", text, flags=re.S)
-    text = re.sub(r"\sValue: .*?(?=Declaration:|$)", "", text, flags=re.S)  # a tensor as text
-    text = re.sub(r"\d{7,}", "...", text)  # what happened to be in memory
-    return " ".join(text.split())
 
 
 def observed(call: Call, sample: SampleInput, outs: list[Tensor], bases: list[Tensor], device: str) -> Seen:

@@ -8,8 +8,8 @@ import warnings
 from itertools import islice
 
 import torch
+from messages import plain
 from opinfo_case import Outcome, _to_device, new_fallbacks
-from out_case import plain
 from torch import Tensor
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_leaves

@@ -10,6 +10,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 
@@ -64,6 +65,19 @@ at::Tensor& arange(const at::Scalar& start, const at::Scalar& end, const at::Sca
     out.resize_(size);
   }
   return number("aten::arange", "start_out", {start, end, step}, size, out);
+}
+
+/// Deprecated, and with its end: a range up to half a step behind it.
+at::Tensor& range(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, at::Tensor& out) {
+  const double first = start.toDouble(), last = end.toDouble(), by = step.toDouble();
+  TORCH_CHECK(by > 0 || by < 0, "step must be nonzero");
+  TORCH_CHECK(std::isfinite(first) && std::isfinite(last), "unsupported range: ", first, " -> ", last);
+  TORCH_CHECK((by > 0 && last >= first) || (by < 0 && last <= first),
+              "upper bound and lower bound inconsistent with step sign");
+  const auto size = static_cast<int64_t>((last - first) / by + 1);
+  if (out.numel() != size) out.resize_(size);
+  const at::Scalar behind = first + by * (static_cast<double>(size) - 0.5);
+  return number("aten::arange", "start_out", {start, behind, step}, size, out);
 }
 
 at::Tensor& linspace(const at::Scalar& start, const at::Scalar& end, int64_t steps, at::Tensor& out) {
@@ -134,6 +148,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("zero_", TORCH_FN(zero));
   m.impl("equal", TORCH_FN(equal));
   m.impl("arange.start_out", TORCH_FN(arange));
+  m.impl("range.out", TORCH_FN(range));
   m.impl("linspace.out", TORCH_FN(linspace));
   m.impl("logspace.out", TORCH_FN(logspace));
   m.impl("_assert_async", Kernel::makeFromBoxedFunction<&assert_async>());

@@ -59,7 +59,7 @@ std::pair<double, double> edges(const at::Tensor& self, double low, double high)
     high += 1;
   }
   TORCH_CHECK(std::isfinite(low) && std::isfinite(high), "histc: range of [", low, ", ", high, "] is not finite");
-  TORCH_CHECK(low < high, "histc: max must be larger than min");
+  TORCH_CHECK(low < high, "torch.histc: max must be larger than min");
   return {low, high};
 }
 

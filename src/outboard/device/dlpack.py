@@ -32,8 +32,10 @@ def _refuse_special(tensor: torch.Tensor) -> None:
     """Raises BufferError for a tensor that is more, or less, than its memory."""
     if tensor.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
-    if tensor.is_conj() or tensor.is_neg():
-        raise BufferError("Can't export tensors with the conjugate or negative bit set, use tensor.resolve_conj()")
+    if tensor.is_conj():
+        raise BufferError("Can't export tensors with the conjugate bit set")
+    if tensor.is_neg():
+        raise BufferError("Can't export tensors with the negative bit set, use tensor.resolve_neg()")
     if tensor.layout != torch.strided:
         raise BufferError("Can't export tensors with layout other than torch.strided")
 
@@ -85,7 +87,8 @@ def _describing(describe: Callable[..., Any]) -> Callable[..., Any]:
 def _converting(convert: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(convert)
     def to_dlpack(tensor: torch.Tensor) -> Any:
-        return convert(_shared(tensor) if tensor.device.type == name() else tensor)
+        # Unlike a tensor's own method, this function has never refused one that requires a gradient.
+        return convert(_shared(tensor.detach()) if tensor.device.type == name() else tensor)
 
     return to_dlpack
 
