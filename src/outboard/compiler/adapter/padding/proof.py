@@ -429,7 +429,8 @@ def _quotient(call: BoundNode) -> Dims:
     """Integers are not divided by 0, also not in padding: there executables may raise."""
     call.give_numbers()
     divisor = call.args["other"]
-    if isinstance(divisor, torch.fx.Node) and call.dims("other") and not divisor.meta["val"].is_floating_point():
+    value = divisor.meta.get("val") if isinstance(divisor, torch.fx.Node) else None  # of a run-time number, a symbol
+    if isinstance(value, torch.Tensor) and call.dims("other") and not value.is_floating_point():
         call.hide("other", range(len(call.dims("other"))), 1)
     return _pointwise(call)
 
