@@ -176,6 +176,11 @@ for name, function in functions.items():
             for one, other in zip(*(each if isinstance(each, tuple) else (each,) for each in (found, wanted))):
                 says = lambda text: f"{name} of {n} in {dtype}: {text}"
                 torch.testing.assert_close(one.cpu(), other, rtol=2e-5, atol=0, equal_nan=True, msg=says)
+for n in (6, 5, 7):  # the gradient of x is not asked for
+    x, scales = torch.rand(n, 3), [torch.ones(3, device=each, requires_grad=True) for each in ("cpu", device)]
+    for scale in scales:
+        torch.nn.functional.layer_norm(x.to(scale.device), (3,), scale).square().sum().backward()
+    torch.testing.assert_close(scales[1].grad.cpu(), scales[0].grad)
 assert all("without elements" in str(why) for _, why in ours.fallbacks(reasons=True).values())
 """
 

@@ -139,6 +139,15 @@ calls = [
     lambda on: on(torch.tensor([])), lambda on: on(x)[on(torch.tensor([], dtype=torch.int64))],
     lambda on: on(torch.arange(12.0).reshape(3, 4)).select_scatter(on(torch.ones(4)), 0, 2),
 ]
+edges = torch.tensor([0.05, 0.1, 0.15, 0.3, 2.0, 257])
+for dtype in (torch.float16, torch.bfloat16, torch.float32):  # numbers count as the dtype rounds them
+    calls += [
+        lambda on, x=edges.to(dtype): on(x) > 0.1, lambda on, x=edges.to(dtype): on(x) == 0.1,
+        lambda on, x=edges.to(dtype): torch.where(on(x) <= 0.3, on(x), -on(x)),
+        lambda on, x=edges.to(dtype): nn.functional.hardshrink(on(x), 0.1),
+        lambda on, x=edges.to(dtype): torch.full_like(on(x), 0.1) == 0.1,
+        lambda on, x=edges.to(dtype): torch.stack([on(x) * 1.7, on(x) / 1.7, on(x) - 1.7]).double(),
+    ]
 for call in calls:
     wanted = call(lambda each: each)
     torch.testing.assert_close(call(lambda each: each.to(device)).cpu(), wanted, equal_nan=True)

@@ -228,6 +228,7 @@ class BoundNode:
         self.program = program
         self.name: str = node.target._schema.name
         self.args: dict[str, Any] = {}
+        self.given = node.args
         schema = node.target._schema.arguments
         for position, argument in enumerate(schema):
             given = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
@@ -283,6 +284,7 @@ class Value:
         self.number = number
 
 
+_HALVES = (torch.float16, torch.bfloat16)
 Rule = Callable[[BoundNode], Any]
 RULES: dict[Any, Rule] = {}
 
@@ -315,6 +317,21 @@ def _binary(operation: str) -> Rule:
     )
 
 
+def _product(operation: str) -> Rule:
+    """A factor or divisor that is one number is not rounded to a half dtype, as on the CPU."""
+
+    def multiply(call: BoundNode) -> int:
+        dtypes = [torch.float32 if call.dtype in _HALVES and _is_number(each) else call.dtype for each in call.given]
+        return call.program.pointwise(operation, call.dtype, call.value(0, dtypes[0]), call.value(1, dtypes[1]))
+
+    return multiply
+
+
+def _is_number(given: Any) -> bool:
+    value = _operand(given)
+    return not isinstance(value, torch.Tensor) or value.dim() == 0
+
+
 def _comparison(operation: str) -> Rule:
     def compare(call: BoundNode) -> int:
         dtype = _common(call)
@@ -324,12 +341,16 @@ def _comparison(operation: str) -> Rule:
 
 
 def _common(call: BoundNode) -> torch.dtype:
-    """The dtype in which two operands meet; 64 bits of either kind are exact for what comes of numbers."""
-    dtypes = [call.program.dtypes[given.number] if isinstance(given, Value) else None for given in (call[0], call[1])]
-    known = [dtype for dtype in dtypes if dtype is not None]
-    if any(dtype.is_floating_point for dtype in known) or isinstance(call[1], float):
-        return torch.float64
-    return torch.int64
+    """The dtype in which two operands are compared: PyTorch rounds numbers to that of a tensor."""
+    return torch.result_type(*(_operand(each) for each in call.given[:2]))
+
+
+def _operand(given: Any) -> Any:
+    """A tensor or a number, of which only the kind counts."""
+    value = given.meta["val"] if isinstance(given, torch.fx.Node) else given
+    if isinstance(value, (torch.Tensor, bool)):
+        return value
+    return 1 if isinstance(value, (int, torch.SymInt)) else 1.0
 
 
 _UNARY = {
@@ -341,10 +362,12 @@ _UNARY = {
 RULES |= {packet.default: _unary(operation) for operation, packet in _UNARY.items()}
 _BINARY = {
     "maximum": [aten.maximum.default], "minimum": [aten.minimum.default],
-    "multiply": [aten.mul.Tensor, aten.mul.Scalar], "divide": [aten.div.Tensor, aten.div.Scalar],
     "power": [aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar],
 }  # fmt: skip
 RULES |= {overload: _binary(operation) for operation, overloads in _BINARY.items() for overload in overloads}
+_PRODUCTS = {"multiply": aten.mul, "divide": aten.div}
+for _operation, _packet in _PRODUCTS.items():
+    RULES |= {_packet.Tensor: _product(_operation), _packet.Scalar: _product(_operation)}
 _COMPARISONS = {
     "equal": aten.eq, "not_equal": aten.ne, "less": aten.lt, "less_equal": aten.le,
     "greater": aten.gt, "greater_equal": aten.ge,

@@ -63,9 +63,14 @@ def _outcome(torch: Any, call: Callable[..., Any], given: tuple[Any, ...], where
     results = list(result) if isinstance(result, (tuple, list)) else [result]
     smooth = [each for each in results if each.requires_grad]
     if smooth:
-        sum(each.float().square().sum() for each in smooth).backward()
+        sum((each.float() * _weights(torch, each)).sum() for each in smooth).backward()
     gradients = [each.grad for each in moved if each.grad is not None]
     return [each.detach().cpu() for each in (*results, *gradients)]
+
+
+def _weights(torch: Any, like: Any) -> Any:
+    """Gradients of results that do not depend on how these are rounded."""
+    return torch.arange(like.numel(), dtype=torch.float32).cos().view(like.shape).to(like.device)
 
 
 def _vectors(torch: Any, dtype: Any) -> tuple[Any, ...]:
@@ -117,7 +122,7 @@ _REDUCTIONS: dict[str, Callable[..., Any]] = {
     "log_softmax": lambda t, a, b: t.log_softmax(a, 1),
     "layer_norm": lambda t, a, b: t.nn.functional.layer_norm(a, (33,), b, b),
     "cumsum": lambda t, a, b: a.float().cumsum(1),
-    "sort": lambda t, a, b: t.sort(a.float(), 1),
+    "sort": lambda t, a, b: t.sort(a.float(), dim=1, stable=True),
     "topk": lambda t, a, b: t.topk(a.float(), 5, 1).values,
     "any and all": lambda t, a, b: ((a > 2).any(1), (a > -3).all(1)),
     "cross_entropy": lambda t, a, b: t.nn.functional.cross_entropy(a, t.arange(7, device=a.device)),

@@ -767,7 +767,8 @@ def _padded(
     builder = _builder(inputs, target)
     values = [leaf.fake for leaf in inputs.leaves]
     given = [_given(number, value) for number, value in enumerate(values)]
-    expected = [node.meta["val"] for node in pytree.tree_leaves(graph.graph.output_node().args[0])]
+    results = pytree.tree_leaves(graph.graph.output_node().args[0])
+    expected = [node and node.meta["val"] for node in results]  # None: not asked for
     try:
         if overload is aten.cat.default:
             dim = (dict(zip(("tensors", "dim"), call.args, strict=False)) | call.kwargs).get("dim", 0)
