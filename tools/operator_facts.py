@@ -51,6 +51,8 @@ def fields(facts: Facts) -> Iterator[str]:
         yield f".run_time = {texts(iter(facts.run_time))}"
     if facts.moves:
         yield f".moves = {texts(iter(facts.moves))}"
+    if facts.writes:
+        yield f".writes = {texts(iter(facts.writes))}"
     flags = {
         "cpu_indices": facts.cpu_indices,
         "contiguous": facts.layout in (Layout.CONTIGUOUS, Layout.CONTIGUOUS_IF_NEW),

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import run_program
 
 # Of random numbers, what kernels of ours promise beyond the CPU's, which draws here; random orders refuse it.
 WITHOUT = "not (random_orders or have_their_digits or are_as_rare or two_random_parts)"
@@ -38,3 +39,20 @@ def test_on_the_simulator() -> None:
         timeout=600,
     )
     assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
+
+
+#: Written by the CPU's kernel, of which its schema does not tell.
+STATISTICS = """
+import torch
+x, norms = torch.randn(4, 3, 5, 5), [torch.nn.BatchNorm2d(3) for _ in range(2)]
+norms[1].to(torch._C._get_privateuse1_backend_name())
+for norm in norms:
+    norm(x.to(norm.weight.device))
+for one, other in zip(*(norm.buffers() for norm in norms)):
+    torch.testing.assert_close(other.cpu(), one)
+"""
+
+
+def test_statistics_of_the_cpus_batch_norm_come_back() -> None:
+    result = run_program(["-W", "ignore", "-c", STATISTICS], environment={"OUTBOARD_DRIVER": "sim"})
+    assert result.returncode == 0, result.stdout + result.stderr

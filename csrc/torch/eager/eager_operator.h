@@ -28,6 +28,7 @@ struct OperatorFacts {
   std::vector<std::string> whole{};     ///< overloads ("" for the default one) that are one kernel, not PyTorch's many
   std::vector<std::string> run_time{};  ///< numbers on whose values no code depends
   std::vector<std::string> moves{};     ///< arguments whose elements it only moves, whatever they are
+  std::vector<std::string> writes{};    ///< arguments that it writes although its schema does not say so
   bool cpu_indices = false;             ///< the tensors of its list, indices, may lie on the CPU, as on CUDA
   bool contiguous = false;              ///< results are contiguous, however the arguments lie
   bool idempotent = false;              ///< may write to elements that share memory: each gets the same value

@@ -92,8 +92,13 @@ class CpuCall {
 
   c10::IValue to_cpu(size_t i, const c10::IValue& value) {
     if (value.isDevice() && value.toDevice().type() == kOurs) return c10::Device(c10::kCPU);
-    return map_tensors(value,
-                       [&](const at::Tensor& tensor) { return stand_in(tensor, op_.written[i], op_.is_out[i]); });
+    return map_tensors(value, [&](const at::Tensor& tensor) { return stand_in(tensor, is_written(i), op_.is_out[i]); });
+  }
+
+  bool is_written(size_t i) const {
+    const std::vector<std::string>& more = op_.facts.writes;
+    return op_.written[i] ||
+           std::find(more.begin(), more.end(), op_.handle.schema().arguments()[i].name()) != more.end();
   }
 
   at::Tensor stand_in(const at::Tensor& tensor, bool written, bool fresh) {

@@ -51,6 +51,8 @@ class Facts:
     run_time: tuple[str, ...] = ()
     #: Arguments whose elements it only moves, or writes as they are: complex ones go as integers, or as real numbers.
     moves: tuple[str, ...] = ()
+    #: Arguments that it writes although its schema does not say so.
+    writes: tuple[str, ...] = ()
     #: The tensors of its list, indices, may lie on the CPU, as on CUDA.
     cpu_indices: bool = False
     layout: Layout = Layout.OF_SHAPE_FUNCTION
@@ -124,6 +126,7 @@ FACTS: dict[str, Facts] = {
     "aten::avg_pool3d_backward": Facts(kernel="pool.lower_average", preferred=True),
     "aten::baddbmm": Facts(decomposed=False, kernel="gemm.lower_addmm", finishes=True, library=True),
     "aten::batch_norm_backward": Facts(run_time=("eps",)),
+    "aten::batch_norm_update_stats": Facts(writes=("running_mean", "running_var")),
     "aten::_batch_norm_no_update": Facts(whole=("default",), mistaken="always", run_time=("eps",)),
     "aten::_batch_norm_with_update": Facts(run_time=("momentum", "eps")),
     "aten::bernoulli_": Facts(run_time=("p",)),
@@ -297,7 +300,9 @@ FACTS: dict[str, Facts] = {
     "aten::nanmedian": Facts(whole=("dim",), kernel="sort.lower_median"),
     "aten::nansum": Facts(in_dtype_of_result=True),
     "aten::narrow_copy": Facts(run_time=("start", "length")),
-    "aten::native_batch_norm": Facts(run_time=("momentum", "eps"), mistaken="always"),
+    "aten::native_batch_norm": Facts(
+        run_time=("momentum", "eps"), writes=("running_mean", "running_var"), mistaken="always"
+    ),
     "aten::native_batch_norm_backward": Facts(float_statistics=True, run_time=("eps",)),
     "aten::_native_batch_norm_legit": Facts(run_time=("momentum", "eps"), mistaken="always"),
     "aten::_native_batch_norm_legit_no_training": Facts(whole=("default",), mistaken="always", run_time=("eps",)),
