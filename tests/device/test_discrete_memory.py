@@ -54,5 +54,5 @@ for one, other in zip(*(norm.buffers() for norm in norms)):
 
 
 def test_statistics_of_the_cpus_batch_norm_come_back() -> None:
-    result = run_program(["-W", "ignore", "-c", STATISTICS], environment={"OUTBOARD_DRIVER": "sim"})
+    result = run_program(["-c", STATISTICS], environment={"OUTBOARD_DRIVER": "sim"})
     assert result.returncode == 0, result.stdout + result.stderr
