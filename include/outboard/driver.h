@@ -60,7 +60,8 @@ typedef enum ob_status {
   OB_BUILD_FAILED = 5,     /* the compiler refused a program; last_error holds its log */
   OB_DEVICE_LOST = 6,      /* the device failed; every later call on it fails the same way */
   OB_INTERNAL = 7,         /* anything else */
-  OB_INDEX_ERROR = 8       /* since minor version 13: an index is outside of its dimension; of executables alone */
+  OB_INDEX_ERROR = 8,      /* since minor version 13, of executables: an index is outside of its dimension */
+  OB_VALUE_ERROR = 9       /* since minor version 13, of executables: another value that PyTorch refuses */
 } ob_status;
 
 typedef struct ob_device_t* ob_device;
@@ -378,7 +379,7 @@ typedef struct ob_driver {
    * Integers are those of PyTorch: of as many bits as their dtype has, exact, and they wrap around. An executable reads
    * and writes nothing outside of its operands: a value that PyTorch refuses fails the call, or the queued work, with
    * OB_INDEX_ERROR if it is an index outside of its dimension, else, such as integers divided by 0, with
-   * OB_INVALID_ARGUMENT. The device stays usable. */
+   * OB_VALUE_ERROR. The device stays usable. */
   ob_status (*function_load)(ob_device device, const void* bytes, size_t size, ob_function* function /* out */);
   /* Only of what `function_load` gave. Queued work may still use it: the driver defers it, as of programs. */
   ob_status (*function_release)(ob_function function);

@@ -24,6 +24,7 @@ class Status(enum.IntEnum):
     DEVICE_LOST = 6
     INTERNAL = 7
     INDEX_ERROR = 8
+    VALUE_ERROR = 9
 
 
 class CopyKind(enum.IntEnum):

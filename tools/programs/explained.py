@@ -31,6 +31,7 @@ EXPLAINED = (
         "PyTorch's compiler raises this for the CPU as well, whose oracle it is not",
     ),
     Explained(_ANY, "form", r"^not refused instead of .*not implemented for", "the CPU has no kernel for the dtype"),
+    Explained(_ANY, "form", r"Error: \w+ is not implemented for .* instead of NotImpl", "the CPU names its own kernel"),
     Explained(
         r"layouts\.coordinates",
         "form",
@@ -38,6 +39,20 @@ EXPLAINED = (
         "a sum of sparse tensors with more entries than elements is coalesced, as on CUDA",
     ),
     Explained(r"modules\.losses_refuse", "form", "Expected targets of shape", "says what would fit"),
+    Explained(
+        r"attention\.attention_refused",
+        "form",
+        r"first two dimensions of batch2 .* instead of not refused",
+        "the CPU's fused kernel takes fewer values than keys, and reads beside them",
+    ),
+    Explained(r"layouts\.flops", "form", "^2080 instead of 1056", "PyTorch does not count the CPU's fused attention"),
+    Explained(r"interchange\.exchanged", "form", "cannot address this device's memory", "it is the device's alone"),
+    Explained(
+        r"indexing\.out_of_range",
+        "form",
+        "^IndexError instead of RuntimeErr",
+        "executables say that an index is wrong, not of which operator (docs/driver.md)",
+    ),
     Explained(
         r"attention\.attention_refused",
         "form",

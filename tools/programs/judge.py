@@ -108,7 +108,7 @@ def _more(these: list[str], others: list[str]) -> list[str]:
 
 def _fallbacks(each: Program, theirs: Seen, fallbacks: dict[str, int]) -> Iterator[tuple[str, str]]:
     leaves = [leaf for leaf in pytree.tree_leaves(theirs.results) if isinstance(leaf, Tensor)]
-    if os.environ.get("OUTBOARD_DRIVER") == "sim" and not os.environ.get("OUTBOARD_SIM_COMPILER"):
-        return  # it has no compiler, so all runs on the CPU
+    if os.environ.get("OUTBOARD_DRIVER") == "sim":
+        return  # which has no compiler, or an example of one
     for name in on_cpu.unexplained(fallbacks, {leaf.dtype for leaf in leaves} | each.dtypes):
         yield "fallback", name

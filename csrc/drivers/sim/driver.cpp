@@ -576,7 +576,7 @@ ob_status execute(ob_stream stream, const std::shared_ptr<const outboard::sim::P
     } catch (const outboard::sim::WrongIndex& error) {
       stream->fail({OB_INDEX_ERROR, error.what()});
     } catch (const outboard::sim::WrongValue& error) {
-      stream->fail({OB_INVALID_ARGUMENT, error.what()});
+      stream->fail({OB_VALUE_ERROR, error.what()});
     } catch (const std::exception& error) {
       stream->fail({OB_INTERNAL, error.what()});
     }

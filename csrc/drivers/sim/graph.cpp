@@ -718,7 +718,7 @@ const std::map<std::string, Operation>& operations() {
       {"round", unary(std::nearbyint)},
       {"rsqrt", unary([](double a) { return 1 / std::sqrt(a); })},
       {"sigmoid", unary([](double a) { return 1 / (1 + std::exp(-a)); })},
-      {"sign", unary([](double a) { return std::isnan(a) ? a : (a > 0) - (a < 0) + 0.0; })},
+      {"sign", unary([](double a) { return (a > 0) - (a < 0) + 0.0; })},  // of NaN 0, as PyTorch's CPU has it
       {"sin", unary(std::sin)},
       {"sqrt", unary(std::sqrt)},
       {"tanh", unary(std::tanh)},

@@ -63,7 +63,9 @@ void refuse_in_forked_child() {
 
 void throw_failure(const ob_driver& driver, ob_status status, const char* what) {
   const char* text = driver.last_error();
-  if (status == OB_INDEX_ERROR) throw IndexError((text != nullptr ? text : what) + std::string(kFoundLate));
+  const std::string refused = (text != nullptr ? text : what) + std::string(kFoundLate);
+  if (status == OB_INDEX_ERROR) throw IndexError(refused);
+  if (status == OB_VALUE_ERROR) throw Error(status, refused);
   const std::string message = std::string(what) + " failed: " + (text != nullptr ? text : "no details");
   if (status == OB_OUT_OF_MEMORY) throw OutOfMemoryError(message);
   throw Error(status, message);
