@@ -130,7 +130,7 @@ calls = [
     lambda on: on(whole) & on(mask), lambda on: on(mask) | on(mask).t().reshape(4, 6), lambda on: on(whole) ^ 5,
     lambda on: torch.div(on(x), on(y), rounding_mode="floor"),
     lambda on: torch.div(on(whole), 4, rounding_mode="trunc"),
-    lambda on: on(x).max() - on(y).min(),
+    lambda on: on(x).max() - on(y).min(), lambda on: torch.sign(on(image)),
     lambda on: nn.functional.pad(on(x), (2, -1, 0, 3), value=1.5),
     lambda on: on(x).scatter(1, on(index), 7), lambda on: on(x).scatter(1, on(index), on(y)[:, :2].contiguous()),
     lambda on: nn.functional.max_pool2d(on(image), 3, stride=2, padding=1),

@@ -53,6 +53,22 @@ for one, other in zip(*(norm.buffers() for norm in norms)):
 """
 
 
-def test_statistics_of_the_cpus_batch_norm_come_back() -> None:
-    result = run_program(["-c", STATISTICS], environment={"OUTBOARD_DRIVER": "sim"})
+#: What is read is written, too.
+IN_PLACE = """
+import torch
+device = torch._C._get_privateuse1_backend_name()
+for function in (
+    lambda a, b: torch.maximum(a, b, out=a), lambda a, b: torch.mul(b, a, out=a), lambda a, b: torch.add(a, a, out=a),
+    lambda a, b: torch.addcmul(a, b, b, out=a), lambda a, b: a.add_(a),
+):
+    a, b = torch.arange(4.0), torch.tensor([3.0, 0.0, 5.0, 1.0])
+    there = a.to(device)
+    found, wanted = function(there, b.to(device)), function(a, b)
+    assert found is there and torch.equal(there.cpu(), wanted), (there, wanted)
+"""
+
+
+@pytest.mark.parametrize("program", [STATISTICS, IN_PLACE], ids=["statistics", "in place"])
+def test_what_the_cpu_wrote_comes_back(program: str) -> None:
+    result = run_program(["-c", program], environment={"OUTBOARD_DRIVER": "sim"})
     assert result.returncode == 0, result.stdout + result.stderr

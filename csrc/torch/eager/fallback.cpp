@@ -103,19 +103,26 @@ class CpuCall {
 
   at::Tensor stand_in(const at::Tensor& tensor, bool written, bool fresh) {
     if (!tensor.defined() || tensor.device().type() != kOurs) return tensor;
-    for (const Pair& pair : pairs_) {
-      if (pair.device.is_same(tensor)) return pair.cpu;
+    for (Pair& pair : pairs_) {
+      if (!pair.device.is_same(tensor)) continue;
+      if (written) make_written(pair);  // read before, as in maximum(a, b, out=a)
+      return pair.cpu;
     }
     at::Tensor cpu;
     if (fresh) {
       cpu = empty_with_room(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU));
     } else {
       cpu = in_place_ ? host_view(tensor) : written ? tensor.cpu() : copy_laid_out(tensor);
-      // A kernel may resize what it writes, such as an observer's statistics, which are empty before the first call.
-      if (written) cpu.storage().unsafeGetStorageImpl()->set_resizable(true);
     }
-    pairs_.push_back({tensor, cpu, written, fresh});
+    pairs_.push_back({tensor, cpu, false, fresh});
+    if (written) make_written(pairs_.back());
     return cpu;
+  }
+
+  /// A kernel may resize what it writes, such as an observer's statistics, which are empty before the first call.
+  static void make_written(Pair& pair) {
+    pair.written = true;
+    pair.cpu.storage().unsafeGetStorageImpl()->set_resizable(true);
   }
 
   /// A copy whose elements lie as the tensor's, expanded dimensions included: they decide how the kernel lays out what
