@@ -63,10 +63,10 @@ void refuse_in_forked_child() {
 
 void throw_failure(const ob_driver& driver, ob_status status, const char* what) {
   const char* text = driver.last_error();
-  const std::string refused = (text != nullptr ? text : what) + std::string(kFoundLate);
-  if (status == OB_INDEX_ERROR) throw IndexError(refused);
-  if (status == OB_VALUE_ERROR) throw Error(status, refused);
-  const std::string message = std::string(what) + " failed: " + (text != nullptr ? text : "no details");
+  if (text == nullptr) text = "no details";
+  if (status == OB_INDEX_ERROR) throw IndexError(std::string(text) + kFoundLate);
+  if (status == OB_VALUE_ERROR) throw Error(status, std::string(text) + kFoundLate);
+  const std::string message = std::string(what) + " failed: " + text;
   if (status == OB_OUT_OF_MEMORY) throw OutOfMemoryError(message);
   throw Error(status, message);
 }

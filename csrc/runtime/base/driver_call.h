@@ -61,8 +61,8 @@ inline const DeviceDriver& to_blame(const DeviceDriver& driver, const DeviceDriv
   return other.lost() ? other : driver;
 }
 
-/// Throws what a driver call of this thread reported, OutOfMemoryError or Error: "<what> failed: " and the driver's own
-/// text.
+/// Throws what a driver call of this thread reported: OutOfMemoryError or Error, "<what> failed: " and the driver's own
+/// text; IndexError or Error with that text alone for values that an executable refused.
 [[noreturn]] void throw_failure(const ob_driver& driver, ob_status status, const char* what);
 /// The same; after OB_DEVICE_LOST the device stays lost.
 [[noreturn]] void throw_failure(const DeviceDriver& driver, ob_status status, const char* what);

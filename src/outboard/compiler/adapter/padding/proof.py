@@ -430,7 +430,7 @@ def _quotient(call: BoundNode) -> Dims:
     call.give_numbers()
     divisor = call.args["other"]
     value = divisor.meta.get("val") if isinstance(divisor, torch.fx.Node) else None  # of a run-time number, a symbol
-    if isinstance(value, torch.Tensor) and call.dims("other") and not value.is_floating_point():
+    if isinstance(value, torch.Tensor) and not value.is_floating_point():
         call.hide("other", range(len(call.dims("other"))), 1)
     return _pointwise(call)
 
