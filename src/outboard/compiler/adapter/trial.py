@@ -22,6 +22,9 @@ from ..target import Target, index_of
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3}
 _OTHER_TOLERANCE = 5e-2
 _SEED = 0
+#: Integers that are tried, in turn until the CPU takes them: they may be indices of a side of 1, or divisors.
+_INTEGERS = (range(2), range(1, 2), range(1))
+_BOOLS = range(2)
 _DRAWS = ("prims.inductor_random", "prims.inductor_randint")
 
 
@@ -29,21 +32,22 @@ def problem_of(
     made: compilers.Executable, graph: torch.fx.Graph, operands: Sequence[compilers.Operand], target: Target
 ) -> str | None:
     """In what an executable's results differ from those of the graph on the CPU; None if in nothing, or if it draws
-    random numbers, which are the device's own. Sizes that vary are those of when the graph was traced."""
+    random numbers, which are the device's own, or if the CPU refuses all numbers that are tried. Sizes that vary are
+    those of when the graph was traced."""
     if any(str(node.target).startswith(_DRAWS) for node in graph.nodes):
         return None
-    generator = torch.Generator().manual_seed(_SEED)
-    inputs = graph.find_nodes(op="placeholder")
     operands = [_with_numbers(operand, graph) for operand in operands]
-    least = min((size for operand in operands for size in operand.sizes), default=1)
-    given = [
-        node.meta["val"].node.hint
-        if isinstance(node.meta["val"], (torch.SymInt, torch.SymFloat))
-        else _random(operand, min(int(least), 2), generator)
-        for node, operand in zip(inputs, operands, strict=False)
-    ]
-    expected = _OnCPU(torch.fx.GraphModule({}, graph)).run(*given)
-    results = _run(made, operands, given, target)
+    for integers in _INTEGERS:
+        given = _numbers(graph, operands, integers)
+        try:
+            expected = _OnCPU(torch.fx.GraphModule({}, graph)).run(*given)
+        except (RuntimeError, IndexError):  # a wrong index, or an integer divided by 0
+            continue
+        return _problem(_run(made, operands, given, target), expected)
+    return None
+
+
+def _problem(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> str | None:
     for number, (result, wanted) in enumerate(zip(results, expected, strict=True)):
         problem = _difference(result, wanted)
         if problem is not None:
@@ -51,16 +55,30 @@ def problem_of(
     return None
 
 
-def _random(operand: compilers.Operand, most: int, generator: torch.Generator) -> Any:
-    """A tensor or number. Integers may be indices: they are below ``most``."""
+def _numbers(graph: torch.fx.Graph, operands: Sequence[compilers.Operand], integers: range) -> list[Any]:
+    """What a graph is tried with."""
+    generator = torch.Generator().manual_seed(_SEED)
+    return [
+        node.meta["val"].node.hint
+        if isinstance(node.meta["val"], (torch.SymInt, torch.SymFloat))
+        else _random(operand, integers, generator)
+        for node, operand in zip(graph.find_nodes(op="placeholder"), operands, strict=False)
+    ]
+
+
+def _random(operand: compilers.Operand, integers: range, generator: torch.Generator) -> Any:
+    """A tensor, or a number."""
     if operand.is_number:
         return 2 if operand.dtype is torch.int64 else 0.5
-    memory = torch.zeros(span(operand.sizes, operand.strides), dtype=operand.dtype)
-    if operand.dtype.is_floating_point:
-        memory = torch.randn(memory.shape, generator=generator).to(operand.dtype)
-    elif operand.dtype is torch.bool or most > 1:
-        memory = torch.randint(0, 2, memory.shape, generator=generator).to(operand.dtype)
-    return memory.as_strided(operand.sizes, operand.strides)
+    shape = (span(operand.sizes, operand.strides),)
+    if operand.dtype.is_complex:
+        memory = torch.randn(shape, generator=generator, dtype=torch.complex128)
+    elif operand.dtype.is_floating_point:
+        memory = torch.randn(shape, generator=generator)
+    else:
+        drawn = _BOOLS if operand.dtype is torch.bool else integers
+        memory = torch.randint(drawn.start, drawn.stop, shape, generator=generator)
+    return memory.to(operand.dtype).as_strided(operand.sizes, operand.strides)
 
 
 def _with_numbers(operand: compilers.Operand, graph: torch.fx.Graph) -> compilers.Operand:
@@ -123,7 +141,8 @@ def _moved(value: torch.Tensor, index: int) -> torch.Tensor:
 def _difference(result: torch.Tensor, wanted: torch.Tensor) -> str | None:
     if result.dtype != wanted.dtype or result.shape != wanted.shape:
         return f"is {result.dtype} {[*result.shape]}, not {wanted.dtype} {[*wanted.shape]}"
-    a, b = result.double(), wanted.double()
+    widest = torch.complex128 if wanted.is_complex() else torch.float64
+    a, b = result.to(widest), wanted.to(widest)
     finite = b.isfinite()
     scale = max(b[finite].abs().max().item() if bool(finite.any()) else 0.0, 1.0)
     tolerance = TOLERANCES.get(result.dtype, _OTHER_TOLERANCE) * scale
