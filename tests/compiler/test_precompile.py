@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
+import sys
+import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +16,7 @@ import pytest
 from processes import run_program
 
 from outboard import settings
-from outboard.compiler.adapter.traces import precompile
+from outboard.compiler.adapter.traces import precompile, trace_keys
 
 #: A model in a module of its own. Where the trace comes from is printed after the result.
 MODEL = """
@@ -260,6 +263,24 @@ show(compiled(x), dynamic(x), dynamic(torch.ones(7, 4, device=device)))
 """
     first, second = run(folder, source), run(folder, source)
     assert first[:3] == second[:3] == ["36.0", "24.0", "56.0"]
+
+
+def test_what_modules_hold_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Proxy:
+        @property
+        def __class__(self) -> type:
+            raise RuntimeError("there is no request")
+
+    @dataclasses.dataclass
+    class Point:
+        x: int
+
+    proxy, module = Proxy(), types.ModuleType("holding")
+    Point.__module__ = "holding"
+    vars(module).update(proxy=proxy, Point=Point)
+    monkeypatch.setitem(sys.modules, "holding", module)
+    found = trace_keys.method_written_for(Point.__init__.__code__)
+    assert found == ("holding", Point.__qualname__ + ".__init__")
 
 
 def test_hooks_of_another_process_are_not_kept(folder: Path) -> None:

@@ -23,6 +23,8 @@ operators = [
 ]
 [flops]
 float32 = 1e12
+[efficiency]
+"aten::addmm" = 0.002
 """
 
 PROGRAM = """

@@ -51,6 +51,17 @@ def test_dtypes_have_peaks_of_their_own() -> None:
     assert times[torch.float16] == times[torch.float32]  # which the chip does not have
 
 
+def test_a_product_reaches_the_part_of_the_peak_that_its_operator_has() -> None:
+    chip = outboard.Chip("half", {"float32": FLOPS}, 1e15, efficiency={"aten::mm": 0.5})
+    product, sum_of_it = (
+        outboard.simulate(function, [empty(64, 64)] * 2, chip=chip) for function in (torch.mm, lambda a, b: (a @ b) + 1)
+    )
+    assert product.seconds == sum_of_it.seconds == pytest.approx(2 * 64**3 / FLOPS * 2)
+    assert product.utilisation["arithmetic"] == pytest.approx(0.5)
+    other = outboard.simulate(torch.addmm, [empty(64), empty(64, 64), empty(64, 64)], chip=chip)
+    assert other.seconds == pytest.approx(2 * 64**3 / FLOPS)
+
+
 def test_latency_is_added_to_each_step() -> None:
     chip = outboard.Chip("slow to begin", {"float32": FLOPS}, BANDWIDTH, latency=1e-3)
     simulation = outboard.simulate(lambda x: (x.sum(), x.max()), [empty(8)], chip=chip)
@@ -332,6 +343,10 @@ def test_chips_from_files(tmp_path: Path) -> None:
         ('name = "x"\nbandwidth = "fast"\n[flops]\nfloat32 = 1', "bandwidth has to be a number, not 'fast'"),
         ('name = "x"\nbandwidth = 1\n[flops]\nfloat32 = 1\n[dtypes]\n"aten::mm" = ["float33"]', "'float33' is none"),
         ('name = "x"\nbandwidth = 1\nbuckets = [0, 8]\n[flops]\nfloat32 = 1', "buckets are sizes such as 64"),
+        (
+            'name = "x"\nbandwidth = 1\n[flops]\nfloat32 = 1\n[efficiency]\n"aten::mm" = 0',
+            "efficiency.aten::mm has to be more than 0, not 0",
+        ),
         ("name = ", "chip.toml"),
     ],
 )

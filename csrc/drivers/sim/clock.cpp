@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <sstream>
 #include <stdexcept>
 
 namespace outboard::sim {
@@ -30,6 +31,13 @@ bool is_number(const std::string& text, double& number) {
   return !plain.empty() && *end == '\0';
 }
 
+/// "convolution" of "\"aten::convolution\"".
+std::string operator_of(std::string key) {
+  key.erase(std::remove_if(key.begin(), key.end(), [](char each) { return each == '"' || each == '\''; }), key.end());
+  const size_t colon = key.rfind(':');
+  return colon == std::string::npos ? key : key.substr(colon + 1);
+}
+
 }  // namespace
 
 Chip::Chip(const std::string& path) : name("simulated device") {
@@ -45,7 +53,11 @@ Chip::Chip(const std::string& path) : name("simulated device") {
     const std::string key = stripped(line.substr(0, equals)), value = stripped(line.substr(equals + 1));
     double number = 0;
     if (is_number(value, number)) {
-      (table == "flops" ? flops : numbers)[key] = number;
+      if (table == "efficiency") {
+        efficiency[operator_of(key)] = number;
+      } else {
+        (table == "flops" ? flops : numbers)[key] = number;
+      }
     } else if (table.empty() && key == "name" && value.size() > 1) {
       name = value.substr(1, value.find_last_of(value[0]) - 1);
     }
@@ -65,7 +77,16 @@ double Chip::seconds(const Step& step) const {
   const auto found = flops.find(step.dtype);
   const double peak = found == flops.end() ? flops.at("float32") : found->second;
   const double moved = static_cast<double>(step.read + step.written);
-  return number("latency", 0) + std::max(step.flops / peak, moved / number("bandwidth", INFINITY));
+  return number("latency", 0) + std::max(step.flops / (peak * reached(step)), moved / number("bandwidth", INFINITY));
+}
+
+double Chip::reached(const Step& step) const {
+  std::istringstream operators(step.name);
+  for (std::string each; operators >> each;) {  // with a "+" between them
+    const auto found = efficiency.find(each);
+    if (found != efficiency.end()) return found->second;
+  }
+  return 1;
 }
 
 const Chip* chosen_chip() {

@@ -21,18 +21,23 @@ struct Step {
 
 /// A chip as outboard.Chip has it (src/outboard/simulation/chip.py); bytes and seconds.
 struct Chip {
-  /// Reads lines `key = value` of TOML, and the table `flops`. Throws std::invalid_argument without a file, or for a
-  /// number that is none. `true` is 1.
+  /// Reads lines `key = value` of TOML, and the tables `flops` and `efficiency`. Throws std::invalid_argument without a
+  /// file, or for a number that is none. `true` is 1.
   explicit Chip(const std::string& path);
 
   double seconds(const Step& step) const;
 
   std::string name;
-  std::string key;                      // another for another text of the file
-  std::map<std::string, double> flops;  // by dtype, with float32
+  std::string key;                           // another for another text of the file
+  std::map<std::string, double> flops;       // by dtype, with float32
+  std::map<std::string, double> efficiency;  // by operator ("convolution"), the part of flops that it reaches
   std::map<std::string, double> numbers;
   /// One of `numbers`, or what it is if the file does not say.
   double number(const std::string& key, double otherwise) const;
+
+ private:
+  /// The part of its flops that a step's products reach: of its first operator that `efficiency` has.
+  double reached(const Step& step) const;
 };
 
 /// The chip that the environment names; nullptr: time is the host's. Throws what Chip does, each time.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ class Chip:
         name: what reports call it.
         flops: operations per second in products of matrices, by the dtype of their operands ("float32", ...). A dtype
             that is not there is computed as float32.
+        efficiency: of a product's operator ("aten::convolution"), the part of ``flops`` that it reaches, else 1.
         bandwidth: bytes per second between its memory and its arithmetic.
         memory: bytes.
         latency: seconds that every step takes besides.
@@ -62,6 +63,7 @@ class Chip:
     buckets: tuple[int, ...] = ()
     symbolic: bool = False
     faults: Mapping[str, str] = field(default_factory=dict)
+    efficiency: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -80,8 +82,9 @@ class Chip:
             self._require(name, getattr(self, name), positive=True)
         for name in _NOT_NEGATIVE:
             self._require(name, getattr(self, name), positive=False)
-        for dtype, peak in self.flops.items():
-            self._require(f"flops.{dtype}", peak, positive=True)
+        for table in ("flops", "efficiency"):
+            for key, value in getattr(self, table).items():
+                self._require(f"{table}.{key}", value, positive=True)
 
     def _require(self, name: str, value: object, positive: bool) -> None:
         if not isinstance(value, (int, float)):
@@ -92,7 +95,8 @@ class Chip:
 
     @classmethod
     def load(cls, path: str | Path) -> Chip:
-        """A chip from a TOML file whose keys are the attributes, ``flops``, ``dtypes`` and ``faults`` tables.
+        """A chip from a TOML file whose keys are the attributes; ``flops``, ``efficiency``, ``dtypes`` and ``faults``
+        are tables.
 
         Raises ValueError for a file that is no TOML, a key that is none of them, and one that is missing; OSError for a
         file that cannot be read; and ImportError on Python 3.10 with neither ``tomli`` nor pip.
@@ -135,6 +139,13 @@ class Chip:
     def peak(self, dtype: torch.dtype) -> float:
         """Operations per second in products of such matrices."""
         return self.flops.get(_name(dtype), self.flops["float32"])
+
+    def reached(self, operators: Iterable[str]) -> float:
+        """The part of its peak that a product reaches with what joined it: of the first that ``efficiency`` has.
+        Operators are named with their namespace or without."""
+        known = {name.rpartition("::")[2]: part for name, part in self.efficiency.items()}
+        names = (name.rpartition("::")[2] for name in operators)
+        return next((known[name] for name in names if name in known), 1.0)
 
 
 _FAULTS = {"error", "hang", "wrong"}

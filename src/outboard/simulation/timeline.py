@@ -224,14 +224,19 @@ def _duration(step: Step, chip: Chip) -> float:
         return 2 * chip.host_latency + step.moved / chip.host_bandwidth
     if step.engine == "link":
         return _collective(step, chip)
-    return chip.latency + max(step.flops / chip.peak(step.dtype), step.moved / chip.bandwidth)
+    return chip.latency + max(_arithmetic(step, chip), step.moved / chip.bandwidth)
+
+
+def _arithmetic(step: Step, chip: Chip) -> float:
+    """Seconds that a step's products take alone."""
+    return step.flops / (chip.peak(step.dtype) * chip.reached(step.operators))
 
 
 def bound_of(step: Step, chip: Chip) -> str:
     """What most of a step's time is: "arithmetic", "memory", "latency", or a copy's "transfer"."""
     if step.engine != "compute":
         return "transfer"
-    arithmetic, memory = step.flops / chip.peak(step.dtype), step.moved / chip.bandwidth
+    arithmetic, memory = _arithmetic(step, chip), step.moved / chip.bandwidth
     if chip.latency > max(arithmetic, memory):
         return "latency"
     return "arithmetic" if arithmetic > memory else "memory"

@@ -98,11 +98,17 @@ def method_written_for(code: types.CodeType) -> tuple[str, str] | None:
     """The module and the qualified name of a method that ``dataclasses`` or ``namedtuple`` wrote for a class."""
     for name, module in list(sys.modules.items()):
         for owner in list(vars(module).values()):
-            if isinstance(owner, type) and owner.__module__ == name:
+            if _is_class(owner) and owner.__module__ == name:
                 method = owner.__dict__.get(code.co_name)
                 if any(each is code for each in (*_codes(method), *_enclosed(method))):
                     return name, f"{owner.__qualname__}.{code.co_name}"
     return None
+
+
+def _is_class(value: Any) -> bool:
+    """Nothing of the value's is asked for: what stands for another object answers ``isinstance`` with code of its own,
+    and what is deprecated warns."""
+    return issubclass(type(value), type)
 
 
 def find_code(module: str, qualname: str, digest: str) -> types.CodeType | None:
@@ -381,7 +387,7 @@ def _enclosed(value: Any) -> Iterator[types.CodeType]:
 def _named_codes(owner: Any, module: str, prefix: str = "") -> Iterator[tuple[str, types.CodeType]]:
     """All codes of functions of a module, or of one of its classes, with their qualified names."""
     for name, value in list(vars(owner).items()):
-        if isinstance(value, type) and (value.__module__, value.__qualname__) == (module, prefix + name):
+        if _is_class(value) and (value.__module__, value.__qualname__) == (module, prefix + name):
             yield from _named_codes(value, module, f"{prefix}{name}.")
         for code in _codes(value):
             yield from _named_inside(code, prefix + name)
