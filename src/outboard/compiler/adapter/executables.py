@@ -16,7 +16,7 @@ from torch._decomp import decomposition_table
 from torch.utils import _pytree as pytree
 
 from outboard import compilers
-from outboard.compilers.symbolic import symbolic
+from outboard.compilers.symbolic import symbols_of
 
 from .. import statistics
 from ..operators import facts
@@ -229,10 +229,11 @@ class Lowering:
 
     def _tell_sizes(self) -> None:
         """Makes inputs of the symbols that no input tells."""
-        used = [each for node in self.graph.nodes for each in _symbolic([node.meta.get("val"), node.args, node.kwargs])]
+        values = [[node.meta.get("val"), node.args, node.kwargs] for node in self.graph.nodes]
+        used = symbols_of(values, strides=False)
         inputs = [node.meta["val"] for node in self.graph.find_nodes(op="placeholder")]
         needed = set().union(*(each.node.expr.free_symbols for each in used))
-        for symbol in sorted(needed - {each.node.expr for each in _symbolic(inputs)}, key=str):
+        for symbol in sorted(needed - {each.node.expr for each in symbols_of(inputs, strides=False)}, key=str):
             shape_env = used[0].node.shape_env
             with self.graph.inserting_before(next(iter(self.graph.nodes))):
                 told = self.graph.placeholder(str(symbol))
@@ -284,7 +285,7 @@ class Lowering:
         return self.given[node]
 
     def _execute(self, graph: torch.fx.Graph, given: Sequence[Given], results: Sequence[TensorArg]) -> None:
-        number = next((each for node in graph.nodes for each in _symbolic(node.meta.get("val"))), None)
+        number = next((each for node in graph.nodes for each in symbols_of(node.meta.get("val"), strides=False)), None)
         # Of sizes that were found to be equal, PyTorch keeps one symbol.
         simplify = (lambda size: size) if number is None else number.node.shape_env.replace
         operands = [_operand_of(each, simplify) for each in (*given, *results)]
@@ -351,13 +352,6 @@ def put_number(node: torch.fx.Node, value: Any) -> None:
         user.args, user.kwargs = torch.fx.node.map_arg(
             (user.args, user.kwargs), lambda each: value if each is node else each
         )
-
-
-def _symbolic(value: Any) -> list[torch.SymInt | torch.SymFloat]:
-    """The symbolic numbers in a value: the sizes of tensors, and numbers."""
-    leaves = pytree.tree_leaves(value)
-    sizes = [size for each in _tensors(leaves) for size in each.shape]
-    return symbolic((*leaves, *sizes))
 
 
 def begun(values: Sequence[Any], target: Target) -> tuple[PlanBuilder, list[Given]]:

@@ -17,7 +17,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.utils import _pytree as pytree
 
 from outboard import compilers, patches
-from outboard.compilers.symbolic import symbolic
+from outboard.compilers.symbolic import symbols_of
 
 from ...target import target_of
 from .. import executables, implemented
@@ -116,7 +116,7 @@ class _Support(OperatorSupportBase):
 def _as_numbers(node: torch.fx.Node) -> torch.fx.Node:
     """A call with numbers for the symbols that its sizes have: compilers of one set of sizes know no others."""
     values = [node, *node.all_input_nodes]
-    if not any(_symbols(each.meta.get("val")) for each in values):
+    if not any(symbols_of(each.meta.get("val")) for each in values):
         return node
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, Any] = {}
@@ -133,16 +133,9 @@ def _as_numbers(node: torch.fx.Node) -> torch.fx.Node:
     return made
 
 
-def _symbols(value: Any) -> list[torch.SymInt | torch.SymFloat]:
-    """The symbolic numbers in a node's value, strides included."""
-    leaves = pytree.tree_leaves(value)
-    tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
-    return symbolic((*leaves, *(number for each in tensors for number in (*each.shape, *each.stride()))))
-
-
 def _has_numbers(value: Any) -> bool:
     """Whether each symbol of a value had a number when it was traced. The size of ``x[x > 0]`` has none."""
-    return all(symbol.node.has_hint() for symbol in _symbols(value))
+    return all(symbol.node.has_hint() for symbol in symbols_of(value))
 
 
 def _with_numbers(value: Any) -> Any:

@@ -14,6 +14,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils import _pytree as pytree
 
 from outboard import compilers
+from outboard.compilers.symbolic import symbols_of
 
 from ... import progress, statistics
 from ...isolation import isolated
@@ -143,7 +144,8 @@ class Symbolic:
         symbols: dict[sympy.Symbol, Place] = {}
         needed: set[sympy.Basic] = set()
         for number, value in enumerate(values):
-            needed |= set().union(*(size.node.expr.free_symbols for size in _symbolic_sizes(value)))
+            sizes = [size for size in symbols_of(value) if isinstance(size, torch.SymInt)]
+            needed |= set().union(*(size.node.expr.free_symbols for size in sizes))
             if isinstance(size := expression(value), sympy.Symbol) and size.is_integer:
                 symbols.setdefault(size, (number, None))
             for dim, size in enumerate(map(expression, value.shape if isinstance(value, torch.Tensor) else ())):
@@ -170,7 +172,7 @@ class Symbolic:
 
     def compile(self, compiler: compilers.GraphCompiler, target: Target) -> p.Plan:
         """The plan. Raises Refused."""
-        shape_env = next(size.node.shape_env for value in self._values for size in _symbolic_sizes(value))
+        shape_env = next(size.node.shape_env for value in self._values for size in symbols_of(value))
         assumed = len(shape_env.guards)
         builder, given = executables.begun(self._values, target)
         try:
@@ -199,12 +201,6 @@ def _layout_with(value: Any, number: Callable[[Any], Any]) -> Any:
     if isinstance(value, torch.Tensor):
         return (value.dtype, value.device.type, tuple(map(number, value.shape)), tuple(map(number, value.stride())))
     return number(value) if isinstance(value, torch.SymInt) else str(value)
-
-
-def _symbolic_sizes(value: Any) -> list[torch.SymInt]:
-    """The symbolic ones among a tensor's sizes and strides; an integer that is."""
-    sizes = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
-    return [size for size in sizes if isinstance(size, torch.SymInt)]
 
 
 def _like(arg: torch.Tensor) -> torch.Tensor:
