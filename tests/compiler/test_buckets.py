@@ -239,3 +239,19 @@ def test_a_growing_cache_compiles_for_buckets_alone(tmp_path: Path, compiled: bo
     assert len(grows) <= 6, (grows, made)  # lengths 5 to 7, which tell what varies, 9, 10 and 17
     again = ast.literal_eval(run(code, tmp_path, OUTBOARD_SIM_BUCKETS=SIZES))
     assert not any(again), again
+
+
+#: Each norm is another graph, and so is each case of a number that steers one.
+STEERED = """
+for order in (0, 1, 2, 3, 0.5, 2.0, 3.0, -1):
+    for rows in (3, 2, 5):
+        x = torch.randn(rows, 5)
+        for dim in (0, -1):
+            wanted = torch.linalg.vector_norm(x, order, dim)
+            assert_close(torch.linalg.vector_norm(x.to(device), order, dim).cpu(), wanted)
+"""
+
+
+def test_numbers_steer_padded_calls(tmp_path: Path) -> None:
+    """What a padded graph assumes of its numbers is asked at each call."""
+    run("from torch.testing import assert_close\n" + STEERED, tmp_path, OUTBOARD_SIM_BUCKETS=SIZES)

@@ -107,6 +107,8 @@ class Inputs:
         self.told: list[RunTimeFloat] = []
         #: By float, the symbol of its place among all floats, which guards compare.
         self.orders: dict[sympy.Symbol, sympy.Symbol] = {}
+        #: What another graph of the same call assumes of its numbers.
+        self.assumed: list[sympy.Basic] = []
         self._signed = {(leaf.argument, leaf.item): leaf for leaf in call.leaves}
 
     def argument(self, value: Any, name: str) -> Any:
@@ -684,10 +686,8 @@ def _lower(graph: torch.fx.GraphModule, inputs: Inputs, target: Target) -> Compi
         raise ScalarSteersGraph("a number that a kernel is to be told is no argument of one")
     wrapper: Any = lowering.wrapper_code  # an EagerWrapper
     fallbacks, native = wrapper.fallbacks, wrapper.native
-    guards = [guard.expr for guard in inputs.shape_env.guards]
-    _check_guards(guards, inputs)
-    for guard in guards:
-        _add_guard(builder, guard, inputs)
+    _check_guards([guard.expr for guard in inputs.shape_env.guards], inputs)
+    _add_guards(builder, inputs)
     return Compiled(builder.finish(), native, fallbacks)
 
 
@@ -710,6 +710,12 @@ def _without_steps(graph: torch.fx.GraphModule, builder: PlanBuilder) -> Compile
     for _ in results:
         builder.output_none()
     return Compiled(builder.finish(), native=0, fallbacks=0)
+
+
+def _add_guards(builder: PlanBuilder, inputs: Inputs) -> None:
+    """Adds all that was assumed of the call's sizes and numbers."""
+    for guard in (*(guard.expr for guard in inputs.shape_env.guards), *inputs.assumed):
+        _add_guard(builder, guard, inputs)
 
 
 def _add_guard(builder: PlanBuilder, guard: Any, inputs: Inputs) -> None:
@@ -744,8 +750,7 @@ def _execute(
         return _without_steps(graph, builder)
     given = [_given(number, leaf.fake) for number, leaf in enumerate(inputs.leaves)]
     executables.add_graph(builder, graph, given, compiler, aliased=pointwise)
-    for guard in (guard.expr for guard in inputs.shape_env.guards):
-        _add_guard(builder, guard, inputs)
+    _add_guards(builder, inputs)
     return Compiled(builder.finish(), native=1, fallbacks=0)
 
 
@@ -775,7 +780,7 @@ def _padded(
             parts = [each for each in given if isinstance(each, TensorArg)]
             padded.add_concatenation(builder, parts, expected[0], dim % expected[0].dim())
         else:
-            proven = proof.padded(_varying_graph(call, overload, varying, compiler)) if varying else None
+            proven = proof.padded(_varying_graph(call, overload, varying, compiler, inputs)) if varying else None
             if proven is None and not strides_vary:
                 return None
             proven = proven or proof.as_it_is(graph)
@@ -783,6 +788,7 @@ def _padded(
     except (padded.Unfit, executables.Refused) as reason:
         _log.info("%s is compiled for its own sizes: %s", call.op, reason)
         return None
+    _add_guards(builder, inputs)
     return Compiled(builder.finish(), native=1, fallbacks=0)
 
 
@@ -791,12 +797,24 @@ def _varying_graph(
     overload: torch._ops.OpOverload,
     varying: frozenset[history.Place],
     compiler: compilers.GraphCompiler,
+    inputs: Inputs,
 ) -> torch.fx.GraphModule:
-    """The graph of a call with symbols for sizes that vary."""
-    inputs = Inputs(call, varying)
-    args, kwargs = _bind(overload._schema, call, inputs)
-    with _compiling(inputs):
-        return _graph(overload, args, kwargs, inputs, compiler)
+    """The graph of a call with symbols for sizes that vary. ``inputs``, of its own sizes, get what it assumes of
+    numbers."""
+    free = Inputs(call, varying)
+    args, kwargs = _bind(overload._schema, call, free)
+    with _compiling(free):
+        graph = _graph(overload, args, kwargs, free, compiler)
+    places = {tuple(place): symbol for symbol, *place in inputs.sources}
+    known = {
+        symbol: places.get(tuple(place), free.shape_env.backed_var_to_val[symbol])
+        for symbol, *place in free.sources
+        if isinstance(symbol, sympy.Symbol)
+    }
+    guards = [guard.expr.subs(known, simultaneous=True) for guard in free.shape_env.guards]
+    _check_guards(guards, inputs)
+    inputs.assumed += guards
+    return graph
 
 
 def _given(number: int, fake: Any) -> executables.Given:
