@@ -371,6 +371,11 @@ with torch.no_grad():
         target, other = x.to(device), torch.ones(x.shape)
         target = nn.Parameter(target) if isinstance(x, nn.Parameter) else target
         close(target.add_(other.to(device), alpha=0.5), x + 0.5)
+def branched(x):
+    return torch.cond(x.sum() > 4, lambda x: x.sin(), lambda x: x * 2, (x,))
+compiled = torch.compile(branched)
+for size in (3, 5):  # the second time for any size
+    close(compiled(torch.arange(float(size), device=device)), branched(torch.arange(float(size))))
 """
 
 

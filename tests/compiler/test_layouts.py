@@ -42,6 +42,11 @@ OPERATORS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
     )[0],
     "glu, backward": lambda a, b, v, i: torch.ops.aten.glu_backward(a[:2], a, 0),
     "huber_loss, backward": lambda a, b, v, i: torch.ops.aten.huber_loss_backward(a, a, b, 0, 1.0),
+    "cat of one": lambda a, b, v, i: torch.cat([a]),
+    "cat of one and nothing": lambda a, b, v, i: torch.cat([a, v[:0], a[:0]]),
+    "cat of one, wider": lambda a, b, v, i: torch.cat([a, v[:0].double()]),
+    "cat of one image": lambda a, b, v, i: torch.cat([a.view(2, 2, 2, 2).to(memory_format=torch.channels_last)]),
+    "stack of one": lambda a, b, v, i: torch.stack([a], 1),
     "mse_loss, backward": lambda a, b, v, i: torch.ops.aten.mse_loss_backward(a, a, b, 0),
 }
 

@@ -283,6 +283,21 @@ def test_what_modules_hold_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None
     assert found == ("holding", Point.__qualname__ + ".__init__")
 
 
+def test_keeping_a_trace_warns_of_nothing(folder: Path) -> None:
+    """Of inputs that are no leaves Dynamo keeps the gradients, too, and who asks for these is warned."""
+    source = """
+import warnings
+weight = torch.ones(4, 4, device=device, requires_grad=True)
+with warnings.catch_warnings(record=True) as given:
+    warnings.simplefilter("always")
+    result = torch.compile(double)(weight + 1)
+result.sum().backward()
+print(sum("not a leaf" in str(each.message) for each in given))
+show(result)
+"""
+    assert run(folder, source)[:2] == ["0", "64.0"] and traces(folder)
+
+
 def test_hooks_of_another_process_are_not_kept(folder: Path) -> None:
     source = """
 made = Model(torch.nn.ReLU()).to(device)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import cmath
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -111,6 +112,28 @@ def test_edges(device_module: ModuleType, name: str) -> None:
 def test_reductions_of_no_dimensions(device_module: ModuleType, name: str) -> None:
     for dims in ((), (0,), (-1,)):
         _check(device_module, lambda x, dims=dims: getattr(torch, name)(x, dims), torch.tensor(1 + 2j))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.complex128])
+@pytest.mark.parametrize("name", ["sum", "mean", "prod", "cumsum"])
+def test_reductions_compute_in_the_dtype_of_out(device: str, name: str, dtype: torch.dtype) -> None:
+    """ATen refuses the mean of integers, and warns of parts that are lost."""
+
+    def shown(device: str) -> Any:
+        try:
+            return getattr(torch, name)(
+                VALUES["contiguous"].to(device), 0, out=torch.empty(0, dtype=dtype, device=device)
+            )
+        except RuntimeError as error:
+            return str(error)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ours, theirs = shown(device), shown("cpu")
+    if isinstance(theirs, str):
+        assert ours == theirs
+    else:
+        torch.testing.assert_close(ours.cpu(), theirs)
 
 
 @pytest.mark.parametrize("name", [*BINARY, "pow"])

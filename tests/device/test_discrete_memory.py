@@ -68,6 +68,30 @@ for function in (
 """
 
 
+#: Operators that PyTorch calls on every device but the CPU.
+CELLS = """
+import copy
+import torch
+device = torch._C._get_privateuse1_backend_name()
+x = torch.randn(3, 4, 6)
+for kind, bias in ((torch.nn.LSTM, True), (torch.nn.LSTM, False), (torch.nn.GRU, True), (torch.nn.GRU, False)):
+    network, found = kind(6, 5, bias=bias), []
+    for each, source in ((network, x.clone()), (copy.deepcopy(network).to(device), x.to(device))):
+        out, state = each(source.requires_grad_())
+        (out.square().sum() + sum(part.sum() for part in torch.utils._pytree.tree_leaves(state))).backward()
+        found.append([out, source.grad, *(parameter.grad for parameter in each.parameters())])
+    for theirs, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs)
+with torch.autocast(device, torch.float16):
+    assert torch.nn.LSTMCell(6, 5).to(device)(x[0].to(device))[1].dtype == torch.float16
+"""
+
+
+def test_cells_are_taken_apart_for_the_cpu() -> None:
+    result = run_program(["-c", CELLS], environment={"OUTBOARD_DRIVER": "sim"})
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 @pytest.mark.parametrize("program", [STATISTICS, IN_PLACE], ids=["statistics", "in place"])
 def test_what_the_cpu_wrote_comes_back(program: str) -> None:
     result = run_program(["-c", program], environment={"OUTBOARD_DRIVER": "sim"})

@@ -428,7 +428,11 @@ struct Function {
 };
 
 bool has_no_dtype(const Call& call) { return call["dtype"].isNone(); }
-bool is_no_number(const Call& call) { return has_no_dtype(call) && call.tensor("self").dim() > 0; }
+/// Whether numbers of the operand's dtype are made: in another that is asked for, or that `out=` has, ATen computes.
+bool keeps_dtype(const Call& call) {
+  return has_no_dtype(call) && (!call.written() || call.written()->scalar_type() == call.tensor("self").scalar_type());
+}
+bool is_no_number(const Call& call) { return keeps_dtype(call) && call.tensor("self").dim() > 0; }
 bool is_any_complex(const Call& call) { return c10::isComplexType(common_dtype(call, "exponent")); }
 bool has_correction(const Call& call) { return call.has("correction"); }
 bool is_not_written(const Call& call) { return !call.written(); }
@@ -511,7 +515,7 @@ const std::map<std::string, Function>& functions() {
       {"logical_not", {logical_not, is_not_written}},
       {"logical_or", {joined_truth<at::logical_or>, is_not_written}},
       {"logical_xor", {joined_truth<at::logical_xor>, is_not_written}},
-      {"mean", {mean, has_no_dtype}},
+      {"mean", {mean, keeps_dtype}},
       {"mm", {mm, are_both_complex}},
       {"mul", {mul}},
       {"mv", {mv, [](const Call& call) { return are_factors(call, "self", "vec", 2, 1); }}},
@@ -519,7 +523,7 @@ const std::map<std::string, Function>& functions() {
       {"neg", {neg}},
       {"polar", {polar, [](const Call& call) { return are_real(call, "abs", "angle"); }, true}},
       {"pow", {pow, is_any_complex, true}},
-      {"prod", {prod, has_no_dtype}},
+      {"prod", {prod, keeps_dtype}},
       {"reciprocal", {reciprocal}},
       {"rsqrt", {by_name}},
       {"rsub", {rsub}},
@@ -530,7 +534,7 @@ const std::map<std::string, Function>& functions() {
       {"sqrt", {by_name}},
       {"std", {deviation, has_correction}},
       {"sub", {sub}},
-      {"sum", {sum, has_no_dtype}},
+      {"sum", {sum, keeps_dtype}},
       {"tan", {by_name}},
       {"tanh", {by_name}},
       {"trace", {trace, is_matrix}},

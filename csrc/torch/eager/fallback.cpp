@@ -25,6 +25,7 @@
 #include "torch/eager/copy.h"
 #include "torch/eager/map_tensors.h"
 #include "torch/eager/out_arguments.h"
+#include "torch/eager/recurrent_cells.h"
 #include "torch/eager/stand_ins.h"
 #include "torch/eager/unheard.h"
 
@@ -358,7 +359,7 @@ void reset_fallback_counts() {
 
 void run_on_cpu(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* stack, FallbackCause cause) {
   require_parent_process();
-  if (move_complex(op, stack) || compute_complex(op, stack)) return;
+  if (move_complex(op, stack) || compute_complex(op, stack) || compute_cell(op, stack)) return;
   TORCH_CHECK_NOT_IMPLEMENTED(runs_on_cpu(op), "'", op.name, "' has no kernel for ", torch_device(device),
                               " that takes these arguments, and the CPU has none to fall back to");
   const bool copies = op.name == "aten::copy_" || op.name == "aten::_copy_from";

@@ -30,6 +30,7 @@ from torch._inductor.custom_graph_pass import CustomGraphModulePass
 from torch._inductor.utils import is_view, sympy_product
 from torch._inductor.virtualized import V, ops
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils import _pytree as pytree
 
 from outboard import patches
 
@@ -482,7 +483,7 @@ def _change_decompositions(name: str) -> None:
     def on_ours(function: Callable[..., Any], elsewhere: Callable[..., Any] | None) -> Callable[..., Any]:
         @functools.wraps(function)
         def decompose(*args: Any, **kwargs: Any) -> Any:
-            tensors = [arg.device for arg in args if isinstance(arg, torch.Tensor)]
+            tensors = [leaf.device for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)]
             if any(torch.device(device).type == name for device in [*tensors, kwargs.get("device") or "cpu"]):
                 result = function(*args, **kwargs)
                 if result is not NotImplemented or elsewhere is None:
@@ -497,6 +498,7 @@ def _change_decompositions(name: str) -> None:
         **CELLS,
         **rounding.DECOMPOSITIONS,
         **CORRECTIONS,
+        **layouts.DECOMPOSITIONS,
         **pooling.DECOMPOSITIONS,
         **random.DECOMPOSITIONS,
         torch.ops.aten.cumsum.default: cumulative_sum,

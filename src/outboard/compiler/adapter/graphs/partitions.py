@@ -107,7 +107,9 @@ class _Support(OperatorSupportBase):
             return False
         if target.static_sizes and isinstance(self._compiler, compilers.Bucketing) and proof.grows(node):
             return False
-        reason = executables.refusal(_as_numbers(node) if target.static_sizes else node, self._compiler, target)
+        # What calls graphs, as torch.cond does, has inputs that are no values, and is refused as it stands.
+        sized = target.static_sizes and isinstance(node.target, torch._ops.OpOverload)
+        reason = executables.refusal(_as_numbers(node) if sized else node, self._compiler, target)
         if reason is not None:
             _log.info("not part of an executable: %s", reason)
         return reason is None

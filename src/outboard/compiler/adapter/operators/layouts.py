@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._inductor import decomposition as inductor_decompositions
+from torch._prims_common import suggest_memory_format
 from torch.utils import _pytree as pytree
 
 from ...operators import facts
@@ -44,3 +46,17 @@ def _placed(row: facts.Facts, result: torch.Tensor, args: Sequence[Any]) -> torc
     outer_to_inner = [*reversed(results.order_of_operands(row, result.shape, args))]
     back = [outer_to_inner.index(dim) for dim in range(result.dim())]
     return result.permute(outer_to_inner).contiguous().permute(back)
+
+
+def _cat(tensors: list[torch.Tensor], dim: int = 0) -> Any:
+    """Inductor's own leaves the only tensor that has elements as it lies, where ATen's lies as all tensors together
+    suggest."""
+    result = inductor_decompositions.cat(tensors, dim)
+    if result is NotImplemented:
+        return result
+    suggested = {suggest_memory_format(tensor) for tensor in tensors}
+    return result.contiguous(memory_format=suggested.pop() if len(suggested) == 1 else torch.contiguous_format)
+
+
+#: Overload -> its decomposition, which may return NotImplemented.
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {torch.ops.aten.cat.default: _cat}

@@ -57,6 +57,7 @@ from torch._dynamo.utils import CleanupHook, CleanupManager, counters
 
 from outboard import patches, settings, signing, trusted
 
+from ...isolation import unheard
 from ..graphs import arrangements
 from . import trace_keys
 
@@ -357,7 +358,8 @@ class _Recorder:
             return kept
 
         try:
-            self._guards = serialize(choose) or b""
+            with unheard():  # it asks tensors for gradients, of which those that are no leaves warn
+                self._guards = serialize(choose) or b""
         except Exception as error:  # noqa: BLE001 - pickling what belongs to the user may raise anything
             self._refuse(f"its guards cannot be stored: {error}")
         if lost:
