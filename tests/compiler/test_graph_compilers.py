@@ -200,6 +200,7 @@ for name, (error, call) in calls.items():
 
 #: Compilers that do not what they should.
 FAULTS = """
+import os
 from importlib.metadata import EntryPoint
 from outboard import compilers
 from outboard.compilers import Executable, sim
@@ -225,6 +226,48 @@ def change(made):
 close(a * 3, x * 3)
 assert "computes wrongly: result 0 is up to" in reasons("aten::mul.Tensor")[1]
 
+class Unspeakable(Exception):
+    def __str__(self):
+        raise OSError
+
+def change(made):
+    raise Unspeakable
+close(a * 4, x * 4)
+assert "failed: Unspeakable: an exception without a text" in reasons("aten::mul.Tensor")[1]
+
+def change(made):
+    raise SystemExit(3)
+close(a / 4, x / 4)
+assert "outboard-sim failed: SystemExit: 3" in reasons("aten::div.Tensor")[1]
+
+for number, (answer, text) in enumerate([
+    (None, "compile() is to return an Executable, not NoneType"),
+    (Executable("text"), "code is bytes, not str"),
+    (Executable(b"", -1), "scratch is a number of bytes, not -1"),
+    (Executable(b"", 2**63), "scratch is a number of bytes, not"),
+    (Executable(b"", 1.5), "TypeError"),
+    (Executable(b""), "outboard-sim 1 made does not run: loading an executable failed"),
+    (Executable(b"", 2**60), "outboard-sim 1 made does not run: "),
+]):
+    def change(made):
+        return answer
+    ours.reset_fallbacks()
+    close(a.reshape(-1)[: number + 2] + 1, x.reshape(-1)[: number + 2] + 1)
+    assert text in reasons("aten::add.Tensor")[1], (text, reasons("aten::add.Tensor"))
+
+class Mistaken(sim.SimCompiler):
+    def compile(self, graph, operands, target):
+        for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sub.Tensor):
+            node.target = torch.ops.aten.add.Tensor
+        return super().compile(graph, operands, target)
+
+changed, Changed = Changed, Mistaken
+compilers.load.cache_clear()
+close(a - x.to(device), x - x)
+assert "computes wrongly: result 0 is up to" in reasons("aten::sub.Tensor")[1]
+Changed = changed
+compilers.load.cache_clear()
+
 def change(made):
     lines = [line for line in made.code.decode().splitlines()[1:] if not line.startswith("step ")]
     lines += ["full 0 64 #0x0p+0", f"result 0 64 %{len(lines)}"]
@@ -237,6 +280,9 @@ assert ours.fallbacks() == {}
 
 def change(made):
     return Executable(made.code[:-9])
+close(a.sin(), x.sin())
+assert "made does not run: loading an executable failed" in reasons("aten::sin")[1]
+os.environ["OUTBOARD_CHECK_EXECUTABLES"] = "0"
 for call in (lambda: a.exp(), lambda: torch.compile(torch.tanh)(a)):
     try:
         call()

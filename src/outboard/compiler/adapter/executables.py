@@ -53,9 +53,9 @@ def refusal(node: torch.fx.Node, compiler: compilers.GraphCompiler, target: Targ
             return f"{name}: a tensor on the CPU"
     try:
         answer = compiler.supports(node, target)
-    except Exception as error:
-        _log.warning("the compiler %s failed on %s: %s", target.compiler, name, error, exc_info=error)
+    except (Exception, SystemExit) as error:
         answer = _failure(compiler, error)
+        _log.warning("the compiler %s failed on %s: %s", target.compiler, name, answer, exc_info=error)
     return None if answer is True else f"{name}: {answer}"
 
 
@@ -71,8 +71,12 @@ def add_graph(
     Lowering(builder, module, given, compiler, aliased).run()
 
 
-def _failure(compiler: compilers.GraphCompiler, error: Exception) -> str:
-    return f"{compiler.name} failed: {type(error).__name__}: {error}"
+def _failure(compiler: compilers.GraphCompiler, error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # the vendor's own class
+        text = "an exception without a text"
+    return f"{compiler.name} failed: {type(error).__name__}: {text}"
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
@@ -297,21 +301,30 @@ class Lowering:
             self.builder.free(scratch.buffer)
 
     def _made(self, name: str, graph: torch.fx.Graph, operands: Sequence[compilers.Operand]) -> compilers.Executable:
-        """What the compiler makes of a graph. Raises Refused."""
+        """What the compiler makes of a graph, which it gets a copy of. Raises Refused."""
         try:
-            made = self.compiler.compile(graph, operands, self.target)
+            made = _checked(self.compiler.compile(_copy(graph), [*operands], self.target))
         except compilers.Unsupported as reason:
             raise Refused(f"{name}: {reason}") from reason
-        except Exception as error:
-            _log.warning("the compiler %s failed on %s: %s", self.target.compiler, name, error, exc_info=error)
-            raise Refused(f"{name}: {_failure(self.compiler, error)}") from error
+        except (Exception, SystemExit) as error:  # a vendor's program may end by sys.exit
+            failure = _failure(self.compiler, error)
+            _log.warning("the compiler %s failed on %s: %s", self.target.compiler, name, failure, exc_info=error)
+            raise Refused(f"{name}: {failure}") from error
         if os.environ.get("OUTBOARD_CHECK_EXECUTABLES") == "1":
-            problem = trial.problem_of(made, graph, operands, self.target)
-            if problem is not None:
-                _log.warning("%s: %s computes wrongly: %s", name, self.target.compiler, problem)
-                raise Refused(f"{name}: {self.target.compiler} computes wrongly: {problem}")
+            self._try(name, made, graph, operands)
         statistics.add("executables_made")
         return made
+
+    def _try(
+        self, name: str, made: compilers.Executable, graph: torch.fx.Graph, operands: Sequence[compilers.Operand]
+    ) -> None:
+        try:
+            problem = trial.problem_of(made, graph, operands, self.target)
+        except RuntimeError as error:  # the driver's, or no memory
+            raise Refused(f"{name}: what {self.target.compiler} made does not run: {error}") from error
+        if problem is not None:
+            _log.warning("%s: %s computes wrongly: %s", name, self.target.compiler, problem)
+            raise Refused(f"{name}: {self.target.compiler} computes wrongly: {problem}")
 
     def _write_back(self, write: Write, source: TensorArg, target: TensorArg) -> None:
         """Copies a result into the input that it is for: bytes, or, where the two lie in other ways, elements."""
@@ -342,6 +355,25 @@ class Lowering:
             self.builder.output_int(expression(output))
         else:
             raise Refused(f"a result that is no tensor: {output}")
+
+
+def _copy(graph: torch.fx.Graph) -> torch.fx.Graph:
+    """For a compiler, which may change it: what it makes is compared with the graph as it was."""
+    copy = torch.fx.Graph()
+    copy.output(copy.graph_copy(graph, {}))
+    return copy
+
+
+def _checked(made: Any) -> compilers.Executable:
+    """What a compiler answered. Raises TypeError or ValueError if that is no executable."""
+    if not isinstance(made, compilers.Executable):
+        raise TypeError(f"compile() is to return an Executable, not {type(made).__name__}")
+    if not isinstance(made.code, (bytes, bytearray, memoryview)):
+        raise TypeError(f"an Executable's code is bytes, not {type(made.code).__name__}")
+    scratch = operator.index(made.scratch)
+    if not 0 <= scratch < 2**63:
+        raise ValueError(f"an Executable's scratch is a number of bytes, not {scratch}")
+    return compilers.Executable(bytes(made.code), scratch)
 
 
 def put_number(node: torch.fx.Node, value: Any) -> None:
