@@ -304,10 +304,13 @@ def test_frexp(dtype: torch.dtype, compiled: bool, device: str, device_module: M
     [
         (lambda x: F.pad(x, (-5, 3)), _image(2, 3)),
         (lambda x: F.pad(x, (3, -5)), _image(3)),
+        (lambda x: x.index_add(0, (x[0] > 9).short(), x[:2]), torch.ones(3, 2)),
+        (lambda x: x.index_copy(0, (x[0] > 9).int(), x[:2]), torch.ones(3, 2)),
+        (lambda x: x.index_select(0, x[0] > 9), torch.ones(3, 2)),
         (lambda x: x.argmax(-1), torch.tensor([[False, True]])),
         (lambda x: x.argmin(), torch.tensor([[False, True]])),
     ],
-    ids=["pad left", "pad right", "argmax", "argmin"],
+    ids=["pad left", "pad right", "index_add", "index_copy", "index_select", "argmax", "argmin"],
 )
 def test_what_the_cpu_refuses(device: str, function: Callable[[Tensor], Tensor], x: Tensor) -> None:
     with pytest.raises(RuntimeError) as refused:
@@ -316,6 +319,12 @@ def test_what_the_cpu_refuses(device: str, function: Callable[[Tensor], Tensor],
     for call in (function, torch.compile(function)):
         with pytest.raises(RuntimeError, match=re.escape(str(refused.value))):
             call(x.to(device))
+
+
+def test_index_fill_takes_long_indices_alone(device: str) -> None:
+    torch._dynamo.reset()
+    with pytest.raises((IndexError, RuntimeError), match=re.escape("index_fill_(): Expected dtype int64 for index.")):
+        torch.compile(lambda x: x.index_fill(0, x[:2].int(), 2.0))(torch.zeros(3, device=device))
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int64])

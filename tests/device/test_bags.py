@@ -75,6 +75,15 @@ def test_layouts(device: str) -> None:
     torch.testing.assert_close(found.cpu(), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_rows_that_are_too_long(device: str, dtype: torch.dtype) -> None:
+    found = []
+    for where in ("cpu", device):
+        table, places = torch.arange(12.0).reshape(4, 3).to(where), torch.tensor([3, 1, 3], dtype=dtype).to(where)
+        found.append((F.embedding(places, table, max_norm=1.0).cpu(), table.cpu()))
+    torch.testing.assert_close(found[1], found[0])
+
+
 def test_nothing(device: str) -> None:
     table = torch.randn(6, 5)
     for indices, offsets in (([], [0, 0]), ([], [0])):

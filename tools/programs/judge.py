@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -107,8 +106,6 @@ def _more(these: list[str], others: list[str]) -> list[str]:
 
 
 def _fallbacks(each: Program, theirs: Seen, fallbacks: dict[str, int]) -> Iterator[tuple[str, str]]:
-    if os.environ.get("OUTBOARD_DRIVER") == "sim":
-        return  # which has no compiler, or an example of one
     leaves = [leaf for leaf in pytree.tree_leaves(theirs.results) if isinstance(leaf, Tensor)]
     for name in on_cpu.unexplained(fallbacks, {leaf.dtype for leaf in leaves} | each.dtypes):
         yield "fallback", name

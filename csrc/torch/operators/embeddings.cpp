@@ -16,7 +16,7 @@ at::Tensor& renormalized(at::Tensor& self, const at::Tensor& indices, double max
   at::checkDim(name, at::TensorArg(self, "self", 1), 2);
   at::checkScalarTypes(name, at::TensorArg(indices, "indices", 2), {at::kLong, at::kInt});
   if (indices.numel() == 0) return self;
-  const at::Tensor places = indices.reshape(-1);
+  const at::Tensor places = indices.reshape(-1).to(at::kLong);  // as writing by places wants them
   const at::Tensor rows = self.index_select(0, places);
   at::Tensor norms = at::norm(rows, norm_type, {1}, /*keepdim=*/true);
   if (at::isReducedFloatingType(norms.scalar_type())) norms = norms.to(at::kFloat);

@@ -560,9 +560,10 @@ def _outside_if_negative(index: Tensor, size: Any) -> Tensor:
 
 def _counting_up(overload: Any) -> Callable[..., Tensor]:
     """PyTorch's decomposition of an operator with ``dim`` and ``index``, which takes negative indices."""
-    whole = decomposition_table[overload]
+    whole, operator = decomposition_table[overload], overload._schema.name.removeprefix("aten::").rstrip("_")
 
     def decompose(x: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        fills.check_index(operator, index)
         size = x.shape[dim] if x.dim() else 1
         index = torch.atleast_1d(index) if x.dim() else index
         result: Tensor = whole(x, dim, _outside_if_negative(index, size), *args, **kwargs)

@@ -44,6 +44,18 @@ def title_of(dtype: torch.dtype) -> str:
     return _TITLES.get(dtype, str(dtype))
 
 
+def check_index(operator: str, index: Tensor) -> None:
+    """Raises what ATen says of the dtype of an operator's indices, at which PyTorch's decompositions do not look."""
+    words, error, narrow = {
+        "index_add": ("index_add_(): Expected dtype int32/int64 for index but got: {}", RuntimeError, True),
+        "index_copy": ("index_copy_(): Expected a long tensor for index, but got {}", RuntimeError, False),
+        "index_fill": ("index_fill_(): Expected dtype int64 for index.", IndexError, False),
+        "index_select": ("index_select(): Expected dtype int32 or int64 for index", RuntimeError, True),
+    }[operator]
+    if index.dtype != torch.int64 and not (narrow and index.dtype == torch.int32):
+        raise error(words.format(title_of(index.dtype)))
+
+
 def _is_integer(value: Any) -> bool:
     return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
 
@@ -164,6 +176,7 @@ def _index_fill(overload: Any) -> Callable[..., Tensor]:
     whole = decomposition_table[overload]
 
     def decompose(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+        check_index("index_fill", index)
         size = x.shape[dim] if x.dim() else 1
         if isinstance(value, Tensor):
             check_numbers(value, x.dtype)
