@@ -8,10 +8,12 @@
 from __future__ import annotations
 
 import ctypes
+import datetime
 import os
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
+from typing import TypeVar
 
 # What kernels of ours compute is to be tested; test_library_functions has tests of what else could. PyTorch loads the
 # device, which looks for that library.
@@ -26,6 +28,14 @@ from processes import run_program  # noqa: E402
 
 #: Whether ``make test-full`` runs: more sizes, other random programs each day, and the tests that are marked ``full``.
 FULL = os.environ.get("OUTBOARD_TEST_FULL") == "1"
+
+Item = TypeVar("Item")
+
+
+def of_today(items: Sequence[Item], share: int) -> list[Item]:
+    """Every ``share``-th of what is tried, beginning with another one each day; all in ``make test-full``."""
+    return list(items if FULL else items[datetime.date.today().toordinal() % share :: share])
+
 
 #: Runs Python source in its own process with extra environment variables; returns what it printed.
 RunPython = Callable[..., str]

@@ -7,7 +7,6 @@ With OUTBOARD_TEST_FULL=1 all faults are tried, else some of them, other ones ea
 
 from __future__ import annotations
 
-import datetime
 import json
 import math
 import os
@@ -25,7 +24,7 @@ from outboard_conformance.clause import CLAUSES
 from outboard_conformance.clauses.models import are_below
 from outboard_conformance.clauses.tables import GROUPS
 from outboard_conformance.driver import FUNCTIONS, REQUIRED
-from tests.conftest import FULL
+from tests.conftest import FULL, of_today
 
 REPOSITORY = Path(__file__).parents[2]
 HEADER = REPOSITORY / "include/outboard/driver.h"
@@ -106,9 +105,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
 }
 #: The levels that are about driver.h.
 DRIVER = ("contract", "memory", "kernels", "graph")
-#: Those of today: every seventh.
-TODAY = datetime.date.today().toordinal()
-TRIED = [fault for number, fault in enumerate(FAULTS) if FULL or number % 7 == TODAY % 7]
+TRIED = of_today([*FAULTS], 7)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ With OUTBOARD_TEST_FULL=1 each module is imported alone, else some of them, othe
 
 from __future__ import annotations
 
-import datetime
 import os
 import pkgutil
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import outboard
-from tests.conftest import FULL, RunPython
+from tests.conftest import RunPython, of_today
 
 ACCELERATE = """
     from accelerate import Accelerator
@@ -77,7 +76,7 @@ def modules_of_the_day() -> list[str]:
     """What a program could import of the package: all of it, or every sixtieth."""
     found = sorted(each.name for each in pkgutil.walk_packages(outboard.__path__, "outboard."))
     found = [name for name in found if not name.endswith(".__main__") and not name.startswith("outboard.drivers.lib")]
-    return found if FULL else found[datetime.date.today().toordinal() % 60 :: 60]
+    return of_today(found, 60)
 
 
 def test_any_module_can_be_the_first_to_import_the_compiler(run_python: RunPython) -> None:

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import FULL, RunPython
+from tests.conftest import RunPython, of_today
 
 ROOT = Path(__file__).parents[2]
 PATH = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'packages' / 'npu')!r}, {str(ROOT / 'tools')!r}]\n"
@@ -18,13 +17,8 @@ def _run(run_python: RunPython, source: str) -> str:
     return run_python(PATH + source, OUTBOARD_PROFILE="npu")
 
 
-#: How each operator is called, eagerly and compiled, in three programs, of which each day has one.
-PROGRAMS = [
-    f"{how!r}, {part}, 3"
-    for how in ("eager", "compiled")
-    for part in range(3)
-    if FULL or datetime.date.today().toordinal() % 3 == part
-]
+#: How each operator is called, eagerly and compiled, in eight programs, of which each day has one.
+PROGRAMS = [f"{how!r}, {part}, 8" for how in ("eager", "compiled") for part in of_today(range(8), 8)]
 
 
 @pytest.mark.parametrize("how", PROGRAMS)
