@@ -114,6 +114,17 @@ def test_reductions_of_no_dimensions(device_module: ModuleType, name: str) -> No
         _check(device_module, lambda x, dims=dims: getattr(torch, name)(x, dims), torch.tensor(1 + 2j))
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 3)])
+@pytest.mark.parametrize("name", ["sum", "mean", "prod", "cumsum", "cumprod"])
+def test_reductions_of_one_number_are_tensors_of_their_own(device: str, name: str, shape: tuple[int, ...]) -> None:
+    z = torch.full(shape, 1 + 2j, device=device)
+    results = [getattr(torch, name)(z, 0)]
+    if name == "prod":
+        results += [torch.prod(z[..., :1]) if shape else torch.prod(z), torch.prod(z, 0, keepdim=True)]
+    z.zero_()
+    assert all((result.cpu() == 1 + 2j).all() for result in results)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.complex128])
 @pytest.mark.parametrize("name", ["sum", "mean", "prod", "cumsum"])
 def test_reductions_compute_in_the_dtype_of_out(device: str, name: str, dtype: torch.dtype) -> None:

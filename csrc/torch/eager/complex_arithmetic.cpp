@@ -270,13 +270,13 @@ at::Tensor reduced(const Call& call, Reduce&& reduce) {
 
 at::Tensor sum(const Call& call) {
   return reduced(call, [](const at::Tensor& pairs, at::IntArrayRef dims, bool keep) {
-    return dims.empty() ? pairs : at::sum(pairs, dims, keep);
+    return dims.empty() ? pairs.clone() : at::sum(pairs, dims, keep);
   });
 }
 
 at::Tensor mean(const Call& call) {
   return reduced(call, [](const at::Tensor& pairs, at::IntArrayRef dims, bool keep) {
-    return dims.empty() ? pairs : at::mean(pairs, dims, keep);
+    return dims.empty() ? pairs.clone() : at::mean(pairs, dims, keep);
   });
 }
 
@@ -289,6 +289,7 @@ at::Tensor cumsum(const Call& call) {
 /// The product along a dimension, of halves and of halves of these: as many launches as its size has digits.
 at::Tensor product_along(at::Tensor factors, int64_t dim) {
   if (factors.size(dim) == 0) factors = at::ones_like(factors.sum(dim, true));
+  if (factors.size(dim) == 1) return factors.clone(at::MemoryFormat::Contiguous);  // the result is a tensor of its own
   while (factors.size(dim) > 1) {
     const int64_t size = factors.size(dim), half = size / 2;
     const at::Tensor products = at::mul(factors.narrow(dim, 0, half), factors.narrow(dim, half, half));
