@@ -470,6 +470,29 @@ def test_integers_of_64_bits_are_exact(tmp_path: Path) -> None:
     run(INTEGERS, tmp_path)
 
 
+#: Quotients that are rounded, down, towards zero or not at all, by tensors and numbers. Those of halves by halves are
+#: rounded down exactly, which the CPU's are not.
+QUOTIENTS = """
+values = [1.0, 0.1, 0.3, -1.0, torch.inf, -torch.inf, torch.nan, 0.0, -0.0, 3.0, 1e30, 7.5, -7.5, 2.9999998, 0.7]
+tenths = torch.arange(1, 300) / 10
+for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+    a = torch.cat([torch.tensor(values).repeat_interleave(len(values)), tenths]).to(dtype)
+    b = torch.cat([torch.tensor(values).repeat(len(values)), torch.full_like(tenths, 0.1)]).to(dtype)
+    for rounding in ("floor", "trunc", None):
+        for divisor in (0.1, 3, -0.7, *([b] if rounding != "floor" or dtype.itemsize > 2 else [])):
+            there = divisor.to(device) if divisor is b else divisor
+            found = torch.div(a.to(device), there, rounding_mode=rounding)
+            wanted = torch.div(a, divisor, rounding_mode=rounding)
+            torch.testing.assert_close(found.cpu(), wanted, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close((a.to(device) * -0.7).cpu(), a * -0.7, rtol=0, atol=0, equal_nan=True)
+assert ours.fallbacks() == {}, ours.fallbacks(reasons=True)
+"""
+
+
+def test_quotients_are_the_cpus_to_the_last_bit(tmp_path: Path) -> None:
+    run(QUOTIENTS, tmp_path)
+
+
 def test_sizes_that_data_tells_and_parameters_of_one_element(tmp_path: Path) -> None:
     run(SIZES, tmp_path)
 

@@ -263,6 +263,17 @@ int64_t floored_quotient(int64_t a, int64_t b) {
   return b != -1 && a % b != 0 && (a < 0) != (b < 0) ? made - 1 : made;
 }
 
+/// By the remainder, which is exact, as PyTorch's div_floor_floating (c10/util/generic_math.h) has it: a quotient that
+/// is rounded up to an integer is not taken for one, and of an infinite a there is none.
+double floored(double a, double b) {
+  if (b == 0) return a / b;
+  const double rest = std::fmod(a, b);
+  const double quotient = (a - rest) / b - (rest != 0 && (b < 0) != (rest < 0) ? 1 : 0);
+  if (quotient == 0) return std::copysign(0.0, a / b);
+  const double whole = std::floor(quotient);
+  return quotient - whole > 0.5 ? whole + 1 : whole;
+}
+
 int64_t integer_power(int64_t a, int64_t b) {
   if (b < 0) return a == 1 ? 1 : a == -1 ? (b % 2 == 0 ? 1 : -1) : 0;
   int64_t made = 1;
@@ -727,7 +738,7 @@ const std::map<std::string, Operation>& operations() {
       {"subtract", binary([](const Number& a, const Number& b) { return a - b; })},
       {"multiply", binary([](const Number& a, const Number& b) { return a * b; })},
       {"divide", binary([](const Number& a, const Number& b) { return Number(a.real / b.real); })},
-      {"floor_divide", by_kind([](double a, double b) { return std::floor(a / b); }, floored_quotient)},
+      {"floor_divide", by_kind(floored, floored_quotient)},
       {"trunc_divide", by_kind([](double a, double b) { return std::trunc(a / b); }, quotient)},
       {"power", by_kind(std::pow, integer_power)},
       {"maximum", binary(larger)},

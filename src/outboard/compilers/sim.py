@@ -321,8 +321,10 @@ def _product(operation: str) -> Rule:
     """A factor or divisor that is one number is not rounded to a half dtype, as on the CPU."""
 
     def multiply(call: BoundNode) -> int:
-        dtypes = [torch.float32 if call.dtype in _HALVES and _is_number(each) else call.dtype for each in call.given]
-        return call.program.pointwise(operation, call.dtype, call.value(0, dtypes[0]), call.value(1, dtypes[1]))
+        wide = torch.float32 if call.dtype in _HALVES else call.dtype
+        dtypes = [wide if _is_number(each) else call.dtype for each in call.given]
+        product = call.program.pointwise(operation, wide, call.value(0, dtypes[0]), call.value(1, dtypes[1]))
+        return call.program.cast(product, call.dtype)
 
     return multiply
 
@@ -400,11 +402,17 @@ def _sum_of_product(call: BoundNode) -> int:
 
 @rule(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def _divide(call: BoundNode) -> int:
+    """In the dtype that the CPU divides in, numbers included: a quotient that is cut off has been rounded before, that
+    of two tensors of halves to a half."""
     rounding = call["rounding_mode"]
-    wide = torch.float64 if call.dtype.is_floating_point or rounding is None else call.dtype
-    operation = "divide" if rounding is None else f"{rounding}_divide"
-    quotient = call.program.pointwise(operation, wide, call.value(0, wide), call.value(1, wide))
-    return call.program.cast(quotient, call.dtype)
+    floating = call.dtype.is_floating_point
+    cut = rounding == "trunc" and not any(map(_is_number, call.given))
+    wide = torch.float32 if call.dtype in _HALVES and not cut else call.dtype
+    operands = call.value(0, wide), call.value(1, wide)
+    if rounding is None or (rounding == "trunc" and floating):
+        quotient = call.program.pointwise("divide", wide, *operands)
+        return call.program.cast(call.program.pointwise("trunc", wide, quotient) if rounding else quotient, call.dtype)
+    return call.program.cast(call.program.pointwise(f"{rounding}_divide", wide, *operands), call.dtype)
 
 
 @rule(aten.logical_not.default, aten.bitwise_not.default)
