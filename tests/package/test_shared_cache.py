@@ -64,19 +64,18 @@ def as_nobody() -> list[str]:
 
 
 @pytest.fixture
-def shared() -> Iterator[Path]:
+def folder() -> Iterator[Path]:
     """A folder that other users may read. Pytest's are for one user alone, and each start of pytest makes them so."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)
-        yield Path(folder)
+    with tempfile.TemporaryDirectory() as made:
+        os.chmod(made, 0o755)
+        yield Path(made)
 
 
 @pytest.mark.parametrize("pocl", ["", "cache/pocl"])
-def test_a_cache_that_is_only_read_is_used(warmed: Path, shared: Path, pocl: str) -> None:
+def test_a_cache_that_is_only_read_is_used(warmed: Path, folder: Path, pocl: str) -> None:
     """Warmed by root and run by another user, without a home; where tests do not run as root, without the right to
     write. Nothing is compiled, nothing is said, nothing changes. PoCL may have been told to keep its own cache there,
     too."""
-    folder = shared
     shutil.copytree(warmed / "cache", folder / "cache")
     (folder / "cache" / "pocl").mkdir()
     for path in [folder / "cache", *(folder / "cache").rglob("*")]:

@@ -263,21 +263,20 @@ std::vector<int64_t> dims_of(const Call& call, int64_t rank) {
 template <typename Reduce>
 at::Tensor reduced(const Call& call, Reduce&& reduce) {
   const at::Tensor self = call.tensor("self").resolve_conj();
-  const at::Tensor pairs = at::view_as_real(self);
+  const std::vector<int64_t> dims = dims_of(call, self.dim());
+  if (dims.empty()) return self.clone();
   const bool keep = call.has("keepdim") && call["keepdim"].toBool();
-  return at::view_as_complex(reduce(pairs, dims_of(call, self.dim()), keep).contiguous());
+  return at::view_as_complex(reduce(at::view_as_real(self), dims, keep).contiguous());
 }
 
 at::Tensor sum(const Call& call) {
-  return reduced(call, [](const at::Tensor& pairs, at::IntArrayRef dims, bool keep) {
-    return dims.empty() ? pairs.clone() : at::sum(pairs, dims, keep);
-  });
+  return reduced(call,
+                 [](const at::Tensor& pairs, at::IntArrayRef dims, bool keep) { return at::sum(pairs, dims, keep); });
 }
 
 at::Tensor mean(const Call& call) {
-  return reduced(call, [](const at::Tensor& pairs, at::IntArrayRef dims, bool keep) {
-    return dims.empty() ? pairs.clone() : at::mean(pairs, dims, keep);
-  });
+  return reduced(call,
+                 [](const at::Tensor& pairs, at::IntArrayRef dims, bool keep) { return at::mean(pairs, dims, keep); });
 }
 
 at::Tensor cumsum(const Call& call) {

@@ -405,14 +405,12 @@ def _divide(call: BoundNode) -> int:
     """In the dtype that the CPU divides in, numbers included: a quotient that is cut off has been rounded before, that
     of two tensors of halves to a half."""
     rounding = call["rounding_mode"]
-    floating = call.dtype.is_floating_point
-    cut = rounding == "trunc" and not any(map(_is_number, call.given))
-    wide = torch.float32 if call.dtype in _HALVES and not cut else call.dtype
-    operands = call.value(0, wide), call.value(1, wide)
-    if rounding is None or (rounding == "trunc" and floating):
-        quotient = call.program.pointwise("divide", wide, *operands)
-        return call.program.cast(call.program.pointwise("trunc", wide, quotient) if rounding else quotient, call.dtype)
-    return call.program.cast(call.program.pointwise(f"{rounding}_divide", wide, *operands), call.dtype)
+    cuts = rounding == "trunc" and call.dtype.is_floating_point
+    rounded = cuts and not any(map(_is_number, call.given))
+    wide = torch.float32 if call.dtype in _HALVES and not rounded else call.dtype
+    operation = "divide" if rounding is None or cuts else f"{rounding}_divide"
+    quotient = call.program.pointwise(operation, wide, call.value(0, wide), call.value(1, wide))
+    return call.program.cast(call.program.pointwise("trunc", wide, quotient) if cuts else quotient, call.dtype)
 
 
 @rule(aten.logical_not.default, aten.bitwise_not.default)
