@@ -301,6 +301,58 @@ except LookupError as error:
 """
 
 
+#: Compilers that change what they are asked about, and that answer what is no answer.
+SPOILING = """
+from importlib.metadata import EntryPoint
+from outboard import compilers
+from outboard.compilers import sim
+
+class Spoiling(sim.SimCompiler):
+    def supports(self, node, target):
+        answer = super().supports(node, target)
+        return spoilt(node, answer)
+
+def cut(node, answer):
+    node.args = node.args[:1]
+    return answer
+
+def moved(node, answer):
+    for each in (node, *node.all_input_nodes):
+        if isinstance(each.meta["val"], torch.Tensor):
+            each.meta["val"].unsqueeze_(0)
+    return answer
+
+def emptied(node, answer):
+    for each in (node, *node.all_input_nodes):
+        each.meta.clear()
+    return answer
+
+def erased(node, answer):
+    for each in reversed(node.graph.nodes):
+        node.graph.erase_node(each)
+    return answer
+
+def renamed(node, answer):
+    node.target = torch.ops.aten.mul.Tensor
+    return answer
+
+compilers._OWN = (EntryPoint("outboard-sim", "__main__:Spoiling", compilers.GROUP),)
+x = torch.randn(3, 5)
+a = x.to(device)
+for size, spoilt in enumerate((cut, moved, emptied, erased, renamed), 1):
+    call = lambda each: ((each[:, :size] - 2) * each[:, :size]).sum(0)
+    close(call(a), call(x))
+    close(torch.compile(call)(a), call(x))
+assert ours.fallbacks() == {}, ours.fallbacks(reasons=True)
+for size, (answer, kind) in enumerate(((None, "NoneType"), (False, "bool"), (1, "int")), 2):
+    spoilt = lambda node, was: answer
+    ours.reset_fallbacks()
+    close(a.view(-1)[:size] + 1, x.view(-1)[:size] + 1)
+    wanted = f"aten::add: outboard-sim's supports() is to return True or a text, not {kind}"
+    assert wanted in reasons("aten::add.Tensor")[1], reasons("aten::add.Tensor")
+"""
+
+
 #: The guide's programs, its compiler in the place of the simulator's.
 GUIDE = """
 from importlib.metadata import EntryPoint
@@ -499,6 +551,10 @@ def test_sizes_that_data_tells_and_parameters_of_one_element(tmp_path: Path) -> 
 
 def test_compilers_that_fail_or_lie_cost_a_counted_fallback_or_an_error(tmp_path: Path) -> None:
     run(FAULTS, tmp_path, OUTBOARD_CHECK_EXECUTABLES="1")
+
+
+def test_compilers_may_change_what_they_are_asked_about(tmp_path: Path) -> None:
+    run(SPOILING, tmp_path)
 
 
 def test_the_guides_programs_run(tmp_path: Path) -> None:

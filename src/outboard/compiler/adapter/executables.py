@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import sympy
@@ -52,11 +53,16 @@ def refusal(node: torch.fx.Node, compiler: compilers.GraphCompiler, target: Targ
         if value.device.type == "cpu":
             return f"{name}: a tensor on the CPU"
     try:
-        answer = compiler.supports(node, target)
+        with _sizes_kept((node, *node.all_input_nodes)):
+            answer = compiler.supports(_apart(node), target)
     except (Exception, SystemExit) as error:
         answer = _failure(compiler, error)
         _log.warning("the compiler %s failed on %s: %s", target.compiler, name, answer, exc_info=error)
-    return None if answer is True else f"{name}: {answer}"
+    if answer is True:
+        return None
+    if not isinstance(answer, str):
+        answer = f"{compiler.name}'s supports() is to return True or a text, not {type(answer).__name__}"
+    return f"{name}: {answer}"
 
 
 def add_graph(
@@ -303,7 +309,8 @@ class Lowering:
     def _made(self, name: str, graph: torch.fx.Graph, operands: Sequence[compilers.Operand]) -> compilers.Executable:
         """What the compiler makes of a graph, which it gets a copy of. Raises Refused."""
         try:
-            made = _checked(self.compiler.compile(_copy(graph), [*operands], self.target))
+            with _sizes_kept(graph.nodes):
+                made = _checked(self.compiler.compile(_copy(graph), [*operands], self.target))
         except compilers.Unsupported as reason:
             raise Refused(f"{name}: {reason}") from reason
         except (Exception, SystemExit) as error:  # a vendor's program may end by sys.exit
@@ -362,6 +369,27 @@ def _copy(graph: torch.fx.Graph) -> torch.fx.Graph:
     copy = torch.fx.Graph()
     copy.output(copy.graph_copy(graph, {}))
     return copy
+
+
+def _apart(node: torch.fx.Node) -> torch.fx.Node:
+    """A copy of a call, and of what its operands are, in a graph of its own: for a compiler, which may change it."""
+    graph = torch.fx.Graph()
+    copies = {each: graph.placeholder(each.name) for each in node.all_input_nodes}
+    for each, copy in copies.items():
+        copy.meta = {**each.meta}
+    return graph.node_copy(node, copies.__getitem__)
+
+
+@contextlib.contextmanager
+def _sizes_kept(nodes: Iterable[torch.fx.Node]) -> Iterator[None]:
+    """Undoes what a compiler does to the sizes of tensors, of which a copy would cost what its operator costs."""
+    before = [(value, [*value.shape], [*value.stride()]) for value in _tensors([each.meta.get("val") for each in nodes])]
+    try:
+        yield
+    finally:
+        for value, sizes, strides in before:
+            if (_sizes(value.shape), _sizes(value.stride())) != (_sizes(sizes), _sizes(strides)):
+                value.as_strided_(sizes, strides)
 
 
 def _checked(made: Any) -> compilers.Executable:
