@@ -383,7 +383,8 @@ def _apart(node: torch.fx.Node) -> torch.fx.Node:
 @contextlib.contextmanager
 def _sizes_kept(nodes: Iterable[torch.fx.Node]) -> Iterator[None]:
     """Undoes what a compiler does to the sizes of tensors, of which a copy would cost what its operator costs."""
-    before = [(value, [*value.shape], [*value.stride()]) for value in _tensors([each.meta.get("val") for each in nodes])]
+    values = _tensors([each.meta.get("val") for each in nodes])
+    before = [(value, value.shape, value.stride()) for value in values]
     try:
         yield
     finally:
