@@ -147,6 +147,10 @@ for dtype in (torch.float16, torch.bfloat16, torch.float32):  # numbers count as
         lambda on, x=edges.to(dtype): nn.functional.hardshrink(on(x), 0.1),
         lambda on, x=edges.to(dtype): torch.full_like(on(x), 0.1) == 0.1,
         lambda on, x=edges.to(dtype): torch.stack([on(x) * 1.7, on(x) / 1.7, on(x) - 1.7]).double(),
+        lambda on, x=edges.to(dtype).repeat(64): torch.add(on(x), on(x).flip(0), alpha=-0.3).double(),
+        lambda on, x=edges.to(dtype): nn.functional.conv2d(
+            on(x).view(1, 6, 1, 1), on(x[:3].repeat(6, 2)).view(6, 6, 1, 1), -on(x) * 19
+        ).float(),
     ]
 for call in calls:
     wanted = call(lambda each: each)

@@ -386,7 +386,8 @@ for _operation, _packet in _BITS.items():
 def _sum(call: BoundNode) -> int:
     other = call.value(1, call.dtype)
     if isinstance(call["alpha"], Value) or call["alpha"] != 1:
-        other = call.program.pointwise("multiply", call.dtype, other, call.value("alpha", call.dtype))
+        wide = torch.float64 if call.dtype.is_floating_point else call.dtype  # the factor is rounded, the product not
+        other = call.program.pointwise("multiply", wide, other, call.value("alpha", call.dtype))
     operation = "add" if call.name == "aten::add" else "subtract"
     return call.program.pointwise(operation, call.dtype, call.value(0, call.dtype), other)
 
@@ -774,7 +775,8 @@ def _window(call: BoundNode) -> tuple[int, ...]:
 @rule(aten.convolution.default)
 def _convolution(call: BoundNode) -> int:
     program, dtype = call.program, call.dtype
-    made = program.emit("convolve", dtype, call.sizes, f"%{call.value(0)}", f"%{call.value(1)}", *_window(call))
+    wide = torch.float64 if dtype.is_floating_point and call["bias"] is not None else dtype
+    made = program.emit("convolve", wide, call.sizes, f"%{call.value(0)}", f"%{call.value(1)}", *_window(call))
     if call["bias"] is None:
         return made
     return program.pointwise("add", dtype, made, program.reshape(call.value("bias"), (call.sizes[1], 1, 1)))
