@@ -25,6 +25,14 @@ def test_products(agree: Agree, m: int, n: int, k: int, dtype: torch.dtype) -> N
     agree(torch.mm, a.t().contiguous().t(), b.t().contiguous().t(), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("n", [96, 200])
+def test_large_transposed_operand(agree: Agree, n: int) -> None:
+    """A copy of it by rows pays for the wider ones, and is made by the same program or not."""
+    a, b = torch.randn(2, 300, 700), torch.randn(2, 300, n)
+    agree(lambda a, b: a.t() @ b, a[0].clone(), b[0].clone(), rtol=1e-3, atol=1e-3)
+    agree(lambda a, b: a.mT @ b, a, b, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize(("beta", "alpha"), [(1, 1), (2, 3), (0.5, -1.5)])
 def test_scaled_sums(agree: Agree, beta: float, alpha: float) -> None:
     a, b = torch.randn(3, 20, 30), torch.randn(3, 30, 25)

@@ -350,7 +350,7 @@ class Convolution:
         """Appends: the weight from x and y."""
         vectors = builder.target.tuning.vectors
         if vectors and not self.thin:
-            windows.taps(builder, self)
+            windows.taps(builder, self._with_fewer_rows())
             return
         part_count = depthwise.parts_of(builder, self) if vectors else self._parts_of_sum()
         accumulate = engine.accumulator(self.weight.dtype)
@@ -365,6 +365,18 @@ class Convolution:
         arguments = [builder.pointer(parts), builder.pointer(self.weight), *(builder.int64(v) for v in values)]
         common.launch_items(builder, builder.kernel(text, "add_parts"), count, arguments)
         builder.free(parts)
+
+    def _with_fewer_rows(self) -> Convolution:
+        """The problem, or, where x and y may change places and y has more channels, that. Channels of y are the rows of
+        the product that is the weight's gradient: they are copied, and each panel of x's channels reads all of them."""
+        alike = self.taps == 1 and self.groups == 1 and {*self.stride} == {1} and {*self.padding} == {0}
+        x_channels, y_channels = map(common.static_int, (self.x_channels, self.y_channels))
+        if not alike or x_channels is None or y_channels is None or y_channels <= x_channels:
+            return self
+        weight = self.weight
+        sizes, strides = ((each[1], each[0], *each[2:]) for each in (weight.sizes, weight.strides))
+        turned = TensorArg(weight.buffer, weight.dtype, sizes, strides, weight.offset)
+        return dataclasses.replace(self, x=self.y, y=self.x, weight=turned)
 
     @property
     def _terms(self) -> Size:

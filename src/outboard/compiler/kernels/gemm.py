@@ -18,6 +18,9 @@ from .epilogue import Axis, Epilogue
 if TYPE_CHECKING:
     from .call import ExternCall
 
+# A matrix of less is read by columns where it lies: panels of B that it meets, and its own size in blocks of B.
+_FEW_PANELS, _FEW_BLOCKS = 4, 4
+
 _ZERO, _ONE = sympy.Integer(0), sympy.Integer(1)
 
 # With an epilogue, it does what is left to do with each element, instead of OUT_STORE and VSTORE.
@@ -169,7 +172,7 @@ def emit(
         b_along_k=b.strides[1] == 1 and b.strides[2] != 1,
         half=half,
         a_in_place=_a_in_place(a, half) if as_it_lies else "",
-        a_columns=half is not None and a.strides[2] != 1 and a.strides[1] == 1,
+        a_columns=_a_columns(a, out.sizes[2], shape) if as_it_lies else 0,
         b_fill=b_fill,
         row=row_text,
         row_width=row_width,
@@ -233,6 +236,21 @@ def _a_in_place(a: TensorArg, half: torch.dtype | None) -> str:
     """Macros that read A as it lies; empty if it cannot be: neighbours in rows of halves must be neighbours in memory,
     or such in columns, which are arranged."""
     return _A_IN_PLACE if half is None or _ONE in (a.strides[1], a.strides[2]) else ""
+
+
+def _a_columns(a: TensorArg, n: Size, shape: blocked.Blocking) -> Size:
+    """1 if A's columns, whose elements are neighbours, are arranged as rows, else 0. Halves have to be. For numbers the
+    copy pays if many panels of B meet A: a vector's worth of k is then read from as many pages, of caches beyond the
+    first if A is larger than that."""
+    if a.strides[2] == 1 or a.strides[1] != 1:
+        return 0
+    if shape.half is not None:
+        return 1
+    panels, blocks = (
+        common.floor_div(n, _FEW_PANELS * shape.columns),
+        common.floor_div(a.numel(), _FEW_BLOCKS * shape.k_block * shape.columns),
+    )
+    return common.smaller(1, panels) * common.smaller(1, blocks)
 
 
 def _view(tensor: TensorArg, sizes: list[Size], strides: list[Size]) -> TensorArg:
