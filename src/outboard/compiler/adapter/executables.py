@@ -52,6 +52,8 @@ def refusal(node: torch.fx.Node, compiler: compilers.GraphCompiler, target: Targ
             return f"{name}: a tensor without elements"
         if value.device.type == "cpu":
             return f"{name}: a tensor on the CPU"
+    if _is_negative_power(node):
+        return f"{name}: PyTorch refuses negative powers of integers, in the call's kernel alone"
     try:
         with _sizes_kept((node, *node.all_input_nodes)):
             answer = compiler.supports(_apart(node), target)
@@ -91,6 +93,15 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 def _is_empty(value: torch.Tensor) -> bool:
     return any(size == 0 for size in value.shape)
+
+
+def _is_negative_power(node: torch.fx.Node) -> bool:
+    if node.target is not aten.pow.Tensor_Scalar:
+        return False
+    _, exponent = (each.meta["val"] if isinstance(each, torch.fx.Node) else each for each in node.args)
+    dtype = node.meta["val"].dtype
+    is_integer = not (dtype.is_floating_point or dtype.is_complex)
+    return is_integer and isinstance(exponent, (int, torch.SymInt)) and bool(exponent < 0)
 
 
 def _is_draw(node: torch.fx.Node) -> bool:
