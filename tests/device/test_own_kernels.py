@@ -159,6 +159,9 @@ WRONG: dict[str, tuple[Call, type[Exception], str]] = {
     "a tensor of the CPU": (lambda k, x: k(1, 16, (x, torch.ones(8), 2.0, 8)), RuntimeError, "on cpu"),
     "a group of nothing": (lambda k, x: k(1, 0, (x, x, 2.0, 8)), ValueError, "an item in each dimension"),
     "a group too large": (lambda k, x: k(1, 2**30, (x, x, 2.0, 8)), RuntimeError, "work-groups of"),
+    "no group": (lambda k, x: k(1, None, (x, x, 2.0, 8)), ValueError, "`group` is one to three numbers"),
+    "a group of 64 bits": (lambda k, x: k(1, 2**40, (x, x, 2.0, 8)), ValueError, "`group` .* of at most 32 bits"),
+    "half a group": (lambda k, x: k(0.5, 16, (x, x, 2.0, 8)), ValueError, "`grid` is one to three numbers"),
     "four dimensions": (lambda k, x: k((1, 1, 1, 1), 1, (x, x, 2.0, 8)), ValueError, "`grid` is one to three"),
     "a conjugate": (lambda k, x: k(1, 16, (x.to(torch.complex64).conj(), x, 2.0, 8)), RuntimeError, "resolve_conj"),
 }
@@ -346,6 +349,41 @@ OB_KERNEL void ends(OB_GLOBAL const float *x, OB_GLOBAL float *low, OB_GLOBAL fl
     for function in (op, torch.compile(lambda x: op(x + 0), fullgraph=True)):
         low, high = function(x)
         assert (low.item(), high.item()) == (-1, 7)
+
+
+#: What makes the result of SCALE, and what is said of it.
+MADE: dict[str, tuple[Callable[[Tensor], Any], type[Exception], str]] = {
+    "nothing": (lambda x: None, TypeError, "is to make 1 tensors, and made: NoneType"),
+    "a number": (lambda x: 3, TypeError, "is to make 1 tensors, and made: int"),
+    "too many": (lambda x: (torch.empty_like(x), torch.empty_like(x)), TypeError, "made: Tensor, Tensor"),
+    "an argument": (lambda x: x, ValueError, "shares memory with an argument"),
+    "of an argument": (lambda x: x[2:], ValueError, "shares memory with an argument"),
+    "one element": (lambda x: torch.empty(1, device=x.device).expand(8), RuntimeError, "single memory location"),
+}
+
+
+@pytest.mark.parametrize("case", MADE)
+def test_results_that_are_none(case: str, implement: Implement, device: str) -> None:
+    make, error, says = MADE[case]
+    name = f"outboard_test_own::made_{case.replace(' ', '_')}"
+    scale(implement, f"{name}(Tensor x, float factor) -> Tensor", results=lambda x, factor: make(x))
+    op = getattr(torch.ops.outboard_test_own, name.partition("::")[2])
+    x = torch.arange(8.0, device=device)
+    with pytest.raises(error, match=says):
+        op(x, 2.0)
+    with pytest.raises(RuntimeError if error is TypeError else error, match=says.replace("Tensor", "\\w*")):
+        torch.compile(lambda x: op(x, 2.0) + 1, fullgraph=True)(x)
+    assert x.tolist() == [*range(8)]
+
+
+def test_results_lie_in_any_way(implement: Implement, device: str) -> None:
+    results = {"results": lambda x, factor: torch.empty(*x.shape[::-1], device=x.device).t()}
+    scale(implement, "outboard_test_own::across(Tensor x, float factor) -> Tensor", **results)
+    op = torch.ops.outboard_test_own.across
+    x = torch.arange(6.0, device=device).view(2, 3)
+    for function in (op, torch.compile(op, fullgraph=True)):
+        found = function(x, 2.0)
+        assert found.tolist() == [[0, 2, 4], [6, 8, 10]] and found.stride() == (1, 2)
 
 
 def test_operators_that_are_not_there(implement: Implement) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,7 +84,7 @@ class RawKernel:
             value if value is None or isinstance(value, torch.Tensor) else bytes(number_of(value, place))
             for place, value in enumerate(values)
         ]
-        _C.launch_own(self._of(index), packed, _three(grid, "grid"), _three(group, "group"))
+        _C.launch_own(self._of(index), packed, _three(grid, "grid", 64), _three(group, "group", 32))
 
     def binary(self, device: torch.device | str | int | None = None) -> bytes:
         """The program as the driver of a device loads it, for ``RawKernel(binary=...)`` on devices of its kind. Empty
@@ -118,9 +119,13 @@ class RawKernel:
         return _C.own_kernel(index, text, self.options, self.entry)
 
 
-def _three(sizes: int | Sequence[int], what: str) -> list[int]:
-    """Numbers of three dimensions. Raises ValueError for others than one to three numbers, none negative."""
-    given = [sizes] if isinstance(sizes, int) else list(sizes)
-    if not 1 <= len(given) <= 3 or any(not isinstance(size, int) or size < 0 for size in given):
-        raise ValueError(f"`{what}` is one to three numbers, none negative, not {sizes!r}")
-    return [*given, *[1] * (3 - len(given))]
+def _three(sizes: int | Sequence[int], what: str, bits: int) -> list[int]:
+    """Numbers of three dimensions. Raises ValueError for others than one to three numbers of so many bits."""
+    given = sizes if isinstance(sizes, Sequence) else [sizes]
+    try:
+        numbers = [operator.index(size) for size in given]
+    except TypeError:
+        numbers = []
+    if not 1 <= len(numbers) <= 3 or any(not 0 <= size < 2**bits for size in numbers):
+        raise ValueError(f"`{what}` is one to three numbers, none negative, of at most {bits} bits, not {sizes!r}")
+    return [*numbers, *[1] * (3 - len(numbers))]

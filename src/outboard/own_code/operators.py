@@ -160,29 +160,54 @@ class Implementation:
         return torch.empty_like(first, memory_format=torch.contiguous_format)
 
     def _fake(self, *values: Any) -> Any:
-        made = self._results(*values)
+        made = self._made(values)
         return None if self._operator.results == 0 else made
+
+    def _made(self, values: Sequence[Any]) -> Any:
+        """The results of a call, empty. Raises TypeError for others than the operator has."""
+        made, wanted = self._results(*values), self._operator.results
+        if not wanted:
+            return made
+        tensors = made if isinstance(made, (tuple, list)) else (made,)
+        if len(tensors) != wanted or not all(isinstance(each, torch.Tensor) for each in tensors):
+            found = ", ".join(type(each).__name__ for each in tensors)
+            raise TypeError(f"`results` of {self._operator.name} is to make {wanted} tensors, and made: {found}")
+        return tuple(tensors) if wanted > 1 else tensors[0]
 
     def _call(self, elsewhere: Callable[[], Any], values: list[Any]) -> Any:
         if not self._runs_on(device_index(flat(values))) or (self._when is not None and not self._when(*values)):
             return elsewhere()
-        made = self._results(*values)
-        given = [_contiguous(value) for value in values] if self._contiguous else values
+        made = self._made(values)
+        _refuse_shared(self._operator.name, flat(made), flat(values))
+        given, results = values, made if isinstance(made, tuple) else (made,)
+        if self._contiguous:
+            given, results = [_contiguous(value) for value in values], tuple(map(_contiguous, results))
         pairs = [
             pair
             for place in self._operator.written
             for pair in zip(flat(values[place]), flat(given[place]), strict=True)
             if pair[0] is not None
         ]
-        self._run(given, made if isinstance(made, tuple) else (made,), [passed for _, passed in pairs])
-        for target, passed in pairs:
+        self._run(given, results, [passed for _, passed in pairs])
+        for target, passed in [*pairs, *zip(flat(made), flat(results), strict=True)]:
             if passed is not target:
                 target.copy_(passed)
+        for target, _ in pairs:
             torch.autograd.graph.increment_version(target)
         if self._operator.results != 0:
             return made
         returned = [values[place] for place in self._operator.written[: len(self._operator.overload._schema.returns)]]
         return returned[0] if len(returned) == 1 else tuple(returned) or None
+
+
+def _refuse_shared(name: str, made: list[Any], given: list[Any]) -> None:
+    """Raises ValueError for results that lie in the memory of arguments, which nobody expects to be written to."""
+    found, others = (
+        {each.untyped_storage().data_ptr() for each in values if isinstance(each, torch.Tensor) and each.numel()}
+        for values in (made, given)
+    )
+    if found & others:
+        raise ValueError(f"`results` of {name} made one that shares memory with an argument: give it memory of its own")
 
 
 def _contiguous(value: Any) -> Any:
