@@ -255,3 +255,30 @@ for order in (0, 1, 2, 3, 0.5, 2.0, 3.0, -1):
 def test_numbers_steer_padded_calls(tmp_path: Path) -> None:
     """What a padded graph assumes of its numbers is asked at each call."""
     run("from torch.testing import assert_close\n" + STEERED, tmp_path, OUTBOARD_SIM_BUCKETS=SIZES)
+
+
+#: Answers that are no buckets: sizes are then compiled for themselves.
+NO_BUCKETS = """
+from importlib.metadata import EntryPoint
+from outboard import compilers
+from outboard.compilers import sim
+
+class Odd(sim.SimCompiler):
+    def bucket(self, size):
+        return answer(size)
+
+compilers._OWN = (EntryPoint("outboard-sim", "__main__:Odd", compilers.GROUP),)
+answers = [lambda size: size - 1, lambda size: -8, lambda size: 1 / 0, lambda size: "16", lambda size: 16.5]
+for columns, answer in enumerate(answers, 2):
+    for rows in (3, 5, 6):
+        x = torch.randn(rows, columns)
+        close(x.to(device).softmax(0), x.softmax(0))
+    y = x.to(device)
+    torch._dynamo.maybe_mark_dynamic(y, 0)
+    close(torch.compile(lambda x: x.softmax(0).sum(0))(y), x.softmax(0).sum(0))
+assert ours.fallbacks() == {}, ours.fallbacks(reasons=True)
+"""
+
+
+def test_answers_that_are_no_buckets(tmp_path: Path) -> None:
+    run(NO_BUCKETS, tmp_path)

@@ -58,7 +58,7 @@ def refusal(node: torch.fx.Node, compiler: compilers.GraphCompiler, target: Targ
         with _sizes_kept((node, *node.all_input_nodes)):
             answer = compiler.supports(_apart(node), target)
     except (Exception, SystemExit) as error:
-        answer = _failure(compiler, error)
+        answer = failure(compiler, error)
         _log.warning("the compiler %s failed on %s: %s", target.compiler, name, answer, exc_info=error)
     if answer is True:
         return None
@@ -79,7 +79,8 @@ def add_graph(
     Lowering(builder, module, given, compiler, aliased).run()
 
 
-def _failure(compiler: compilers.GraphCompiler, error: BaseException) -> str:
+def failure(compiler: compilers.GraphCompiler, error: BaseException) -> str:
+    """What a compiler raised, for users to read."""
     try:
         text = str(error)
     except Exception:  # the vendor's own class
@@ -325,9 +326,9 @@ class Lowering:
         except compilers.Unsupported as reason:
             raise Refused(f"{name}: {reason}") from reason
         except (Exception, SystemExit) as error:  # a vendor's program may end by sys.exit
-            failure = _failure(self.compiler, error)
-            _log.warning("the compiler %s failed on %s: %s", self.target.compiler, name, failure, exc_info=error)
-            raise Refused(f"{name}: {failure}") from error
+            text = failure(self.compiler, error)
+            _log.warning("the compiler %s failed on %s: %s", self.target.compiler, name, text, exc_info=error)
+            raise Refused(f"{name}: {text}") from error
         if os.environ.get("OUTBOARD_CHECK_EXECUTABLES") == "1":
             self._try(name, made, graph, operands)
         statistics.add("executables_made")

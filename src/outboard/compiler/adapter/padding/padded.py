@@ -7,7 +7,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import logging
 import math
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -27,6 +29,7 @@ from .proof import Dim, Dims, Number, Padded, copy_of
 #: Copies that padding or cutting one tensor may take; what is in more pieces gets an executable of its own size.
 MOST_COPIES = 256
 
+_log = logging.getLogger(__name__)
 _Sizes: TypeAlias = dict[sympy.Symbol, int]
 
 
@@ -46,8 +49,7 @@ def add_padded(
     """Appends what a padded graph computes of inputs of one set of sizes.
 
     ``values`` are the inputs as tensors without data, of ``mode``, and numbers, and ``given`` what stands for them in
-    the plan; ``expected`` are the results, as they are to lie, without data. Raises Unfit, Refused, and ValueError for
-    a bucket that is too small.
+    the plan; ``expected`` are the results, as they are to lie, without data. Raises Unfit and Refused.
     """
     true = padded.sizes_of(values)
     wide = _wide(padded, true, compiler)
@@ -75,14 +77,25 @@ def add_concatenation(builder: PlanBuilder, parts: Sequence[TensorArg], result: 
 
 def _wide(padded: Padded, true: _Sizes, compiler: compilers.GraphCompiler) -> _Sizes:
     """The sizes of the buckets. Raises Unfit if there is none."""
-    assert isinstance(compiler, compilers.Bucketing)
-    buckets = {symbol: compiler.bucket(true[symbol]) for symbol in padded.varying}
+    buckets = {symbol: _bucket(true[symbol], compiler) for symbol in padded.varying}
     if 0 in true.values() or (buckets and not any(buckets.values())):
         raise Unfit("no bucket for them")
-    wide = {symbol: buckets.get(symbol) or size for symbol, size in true.items()}
-    if any(wide[symbol] < size for symbol, size in true.items()):
-        raise ValueError(f"the compiler has buckets {wide} for {true}: a bucket is no smaller than what goes into it")
-    return wide
+    return {symbol: buckets.get(symbol) or size for symbol, size in true.items()}
+
+
+def _bucket(size: int, compiler: compilers.GraphCompiler) -> int | None:
+    """What a compiler pads a size to. Raises Unfit for an answer that is none, which is logged."""
+    assert isinstance(compiler, compilers.Bucketing)
+    try:
+        answer = compiler.bucket(size)
+        bucket = None if answer is None else operator.index(answer)
+        if bucket is not None and bucket < size:
+            raise ValueError(f"a bucket is no smaller than what goes into it, and this is {bucket}")
+    except (Exception, SystemExit) as error:
+        failure = executables.failure(compiler, error)
+        _log.warning("sizes are not padded: bucket(%d) of %s", size, failure, exc_info=error)
+        raise Unfit(failure) from error
+    return bucket
 
 
 def _widened(padded: Padded, values: Sequence[Any], wide: _Sizes, mode: FakeTensorMode) -> torch.fx.GraphModule:
