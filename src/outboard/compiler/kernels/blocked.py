@@ -406,6 +406,10 @@ FILL_MATRIX = r"""
       } \
     } \
   }
+#define B_NEXT_ROW(k) ((last ? b_panel + NR * B_S_O : b_panel + (k0 + K_BLOCK) * B_S_I) + (k) * B_S_I)
+#define B_AHEAD(done, rows) \
+  for (long k = (done) * depth / (rows); B_S_O == 1 && k < ((done) + ROWS) * depth / (rows) && k < depth; ++k) \
+    for (int v = 0; v < NR; v += LANES) FETCH(B_NEXT_ROW(k) + v);
 #define B_FILL(b, n0, count, k0, depth) \
   if (B_S_I == 1 && B_S_O != 1) { B_FILL_COLUMNS(count, k0, depth) } else { B_FILL_ROWS(count, k0, depth) }
 """
