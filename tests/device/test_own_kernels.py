@@ -162,6 +162,8 @@ WRONG: dict[str, tuple[Call, type[Exception], str]] = {
     "no group": (lambda k, x: k(1, None, (x, x, 2.0, 8)), ValueError, "`group` is one to three numbers"),
     "a group of 64 bits": (lambda k, x: k(1, 2**40, (x, x, 2.0, 8)), ValueError, "`group` .* of at most 32 bits"),
     "half a group": (lambda k, x: k(0.5, 16, (x, x, 2.0, 8)), ValueError, "`grid` is one to three numbers"),
+    "items of 66 bits": (lambda k, x: k(2**62, 16, (x, x, 2.0, 8)), ValueError, "more items than 64 bits count"),
+    "items of 64 bits": (lambda k, x: k((2**32, 2**32), 1, (x, x, 2.0, 8)), ValueError, "more items than 64 bits"),
     "four dimensions": (lambda k, x: k((1, 1, 1, 1), 1, (x, x, 2.0, 8)), ValueError, "`grid` is one to three"),
     "a conjugate": (lambda k, x: k(1, 16, (x.to(torch.complex64).conj(), x, 2.0, 8)), RuntimeError, "resolve_conj"),
 }

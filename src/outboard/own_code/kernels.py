@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -84,7 +85,10 @@ class RawKernel:
             value if value is None or isinstance(value, torch.Tensor) else bytes(number_of(value, place))
             for place, value in enumerate(values)
         ]
-        _C.launch_own(self._of(index), packed, _three(grid, "grid", 64), _three(group, "group", 32))
+        groups, items = _three(grid, "grid", 64), _three(group, "group", 32)
+        if math.prod(groups) * max(math.prod(items), 1) >= 2**64:
+            raise ValueError(f"{groups} groups of {items} have more items than 64 bits count")
+        _C.launch_own(self._of(index), packed, groups, items)
 
     def binary(self, device: torch.device | str | int | None = None) -> bytes:
         """The program as the driver of a device loads it, for ``RawKernel(binary=...)`` on devices of its kind. Empty
