@@ -18,7 +18,7 @@ from ..plans.schema import serialize
 from ..plans.strided import span
 from ..target import Target, index_of
 
-#: How far results may be apart, beside the largest of them: sums are taken in another order.
+#: How far results may be apart, beside the largest of them: sums of floats are taken in another order.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3}
 _OTHER_TOLERANCE = 5e-2
 _SEED = 0
@@ -43,13 +43,24 @@ def problem_of(
             expected = _OnCPU(torch.fx.GraphModule({}, graph)).run(*given)
         except (RuntimeError, IndexError):  # a wrong index, or an integer divided by 0
             continue
-        return _problem(_run(made, operands, given, target), expected)
+        return _problem(_run(made, operands, given, target), expected, _is_exact(graph))
     return None
 
 
-def _problem(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> str | None:
+def _is_exact(graph: torch.fx.Graph) -> bool:
+    """Whether all that a graph computes with are integers and truth values."""
+    values = pytree.tree_leaves([node.meta.get("val") for node in graph.nodes])
+    numbers = [value for value in values if isinstance(value, (torch.Tensor, torch.SymFloat))]
+    return not any(isinstance(value, torch.SymFloat) or _has_fractions(value.dtype) for value in numbers)
+
+
+def _has_fractions(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _problem(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], exact: bool) -> str | None:
     for number, (result, wanted) in enumerate(zip(results, expected, strict=True)):
-        problem = _difference(result, wanted)
+        problem = _difference(result, wanted, exact)
         if problem is not None:
             return f"result {number} {problem}"
     return None
@@ -138,7 +149,7 @@ def _moved(value: torch.Tensor, index: int) -> torch.Tensor:
     return memory.to(device).as_strided(value.shape, value.stride())
 
 
-def _difference(result: torch.Tensor, wanted: torch.Tensor) -> str | None:
+def _difference(result: torch.Tensor, wanted: torch.Tensor, exact: bool) -> str | None:
     if result.dtype != wanted.dtype or result.shape != wanted.shape:
         return f"is {result.dtype} {[*result.shape]}, not {wanted.dtype} {[*wanted.shape]}"
     widest = torch.complex128 if wanted.is_complex() else torch.float64
@@ -146,6 +157,6 @@ def _difference(result: torch.Tensor, wanted: torch.Tensor) -> str | None:
     finite = b.isfinite()
     scale = max(b[finite].abs().max().item() if bool(finite.any()) else 0.0, 1.0)
     tolerance = TOLERANCES.get(result.dtype, _OTHER_TOLERANCE) * scale
-    if torch.allclose(a, b, rtol=0, atol=tolerance, equal_nan=True):
+    if torch.equal(result, wanted) if exact else torch.allclose(a, b, rtol=0, atol=tolerance, equal_nan=True):
         return None
     return f"is up to {(a - b).abs().max().item():.3g} beside the CPU's"
