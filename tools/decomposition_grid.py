@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,12 +30,14 @@ Source = tuple[Any, ...]
 @dataclass
 class Group:
     """One function, with all that it is called with in a turn, made when it is asked for. ``orders``: how often results
-    are differentiated at most."""
+    are differentiated at most. ``parts``: functions whose results the function's are, one after the other, and of which
+    every bit is fixed."""
 
     label: str
     function: Callable[..., Any]
     make_sources: Callable[[int], list[Source]]
     orders: int = 1
+    parts: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 def redrawn(

@@ -23,6 +23,7 @@ import functools
 import json
 import logging
 import math
+import operator
 import random
 import re
 import sys
@@ -41,16 +42,21 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tools import on_cpu
-from tools.decomposition_grid import FAMILIES, Group, Source
+from tools.decomposition_grid import FAMILIES as FAMILIES_WITHIN_ROUNDING
+from tools.decomposition_grid import Group, Source
+from tools.exact_grid import exact
 from tools.fuzz.compare import CLOSE, is_close, within_rounding
 
 Change = Callable[[Tensor], Tensor]
+
+#: Family -> its groups.
+FAMILIES: dict[str, Callable[[], Iterator[Group]]] = {**FAMILIES_WITHIN_ROUNDING, "exact": exact}
 
 
 @dataclass
 class Difference:
     """What of a call of a group differs, in words; ``ours`` and ``theirs`` are the results in that ``place``, or None
-    where the outcomes differ otherwise."""
+    where the outcomes differ otherwise; ``part``: which of the group's functions, if it has several."""
 
     text: str
     place: int = -1
@@ -58,10 +64,15 @@ class Difference:
     theirs: Any = None
     source: Source = ()
     layout: str = "dense"
+    part: str = ""
 
     def apart(self) -> Tensor:
         """Where the results differ."""
         return _apart(self.ours, self.theirs)
+
+    def apart_in_bits(self) -> Tensor:
+        """Where the results differ in any bit."""
+        return ~_same_bits(self.ours, self.theirs)
 
 
 def _gradient_of_copies(label: str, found: Difference) -> bool:
@@ -236,6 +247,46 @@ EXPLAINED: list[tuple[Callable[[str, Difference], bool], str]] = [
     (_untraced, "PyTorch's compiler cannot trace the gradient, on the CPU neither"),
     (_graph_of_another_zero, "PyTorch takes a graph that was made for 0.0 for -0.0"),
 ]
+
+
+def _either_zero(found: Difference) -> bool:
+    """Which of two zeros is the smaller or greater one, or the sign of one that has been made."""
+    is_extreme = re.match("f?(min|max)|clamp_m|a?(min|max)( |$)|aminmax|cum(min|max) |softshrink", found.part)
+    return is_extreme is not None and bool((found.ours[found.apart_in_bits()] == 0).all())
+
+
+def _zero_of_halves(found: Difference) -> bool:
+    """The sign of a zero that is chosen from float16 and a constant."""
+    is_choice = re.match("where|relu6|hardtanh", found.part) is not None and found.ours.dtype == torch.float16
+    return is_choice and bool((found.ours[found.apart_in_bits()] == 0).all())
+
+
+def _beyond_integers(found: Difference) -> bool:
+    """Floats that the integers of 32 bits do not hold, as shorter ones."""
+    apart = found.apart_in_bits()
+    return re.match(r"to torch.u?int(8|16)", found.part) is not None and bool(
+        (found.source[0][apart].abs() >= 2**31).all()
+    )
+
+
+def _of_exact(found: Difference) -> bool:
+    """Roots and remainders of floats, where ours is the exact one, rounded once."""
+    exact = {"sqrt": math.sqrt, "fmod": math.fmod, "remainder": operator.mod}.get(found.part)
+    if exact is None:
+        return False
+    apart, dtype = found.apart_in_bits(), found.ours.dtype
+    operands = [torch.as_tensor(x).to(dtype).expand(apart.shape)[apart].tolist() for x in found.source]
+    truth = torch.tensor([exact(*each) for each in zip(*operands, strict=True)], dtype=torch.float64)
+    return bool(_same_bits(found.ours[apart], truth.to(dtype)).all())
+
+
+#: The same, of results of which every bit is compared.
+EXPLAINED_BITS: list[tuple[Callable[[Difference], bool], str]] = [
+    (_either_zero, "the CPU's vectors have another zero than its single elements, by operator and dtype"),
+    (_zero_of_halves, "clang has one instruction for two choices between a converted half and 0, whatever 0 it is"),
+    (_beyond_integers, "C++ does not say what they become; on the CPU it is what its processor has"),
+    (_of_exact, "the CPU's libraries of vectors round roots twice, and have no remainders of distant numbers"),
+]
 #: How many sources a static graph takes.
 TOGETHER = 6
 #: How many graphs a group may become when sizes are symbols: those of 0 and 1 are numbers.
@@ -288,17 +339,18 @@ def outcome(
 ) -> list[Tensor] | Refused:
     """Results, gradients and their gradients, as tensors on the device; or what was raised. ``change`` is made of the
     tensors and of what gradients are weighted with."""
-    values = [_placed(change(value) if isinstance(value, Tensor) else value, device, layout) for value in source]
+    changed = [change(value) if isinstance(value, Tensor) else value for value in source]
+    values = [_placed(value, device, layout, group.orders > 0) for value in changed]
     try:
         return _differentiated(group.function, values, group.orders, change)
     except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, ZeroDivisionError) as error:
         return Refused(error)
 
 
-def _placed(value: Any, device: str, layout: str = "dense") -> Any:
+def _placed(value: Any, device: str, layout: str, is_smooth: bool) -> Any:
     if not isinstance(value, Tensor):
         return value
-    return _LAYOUTS[layout](value.to(device)).detach().requires_grad_(value.is_floating_point())
+    return _LAYOUTS[layout](value.to(device)).detach().requires_grad_(is_smooth and value.is_floating_point())
 
 
 def _differentiated(
@@ -466,6 +518,9 @@ def turns(group: Group, least: int) -> Iterator[tuple[list[Source], str]]:
 
 def check(group: Group, device: str, way: str = "eager", least: int = 1) -> Iterator[tuple[Source, Difference | None]]:
     """What differs for each source of a group, None where nothing does."""
+    if group.parts:
+        yield from _check_bits(group, device, way, least)
+        return
     if way == "static":
         yield from _check_static(group, device)
         return
@@ -521,11 +576,86 @@ def _check_static(group: Group, device: str) -> Iterator[tuple[Source, Differenc
         yield source, _judged(mine, outcome(group, source, "cpu"), group, source)
 
 
+def _check_bits(group: Group, device: str, way: str, least: int) -> Iterator[tuple[Source, Difference | None]]:
+    """What differs in any bit from what the CPU's vectors and its single elements have, which ``gaps`` are."""
+    if way == "static":
+        sources = [(source, "dense") for source in group.make_sources(0)]
+        apart = max(1, len(sources) // TOGETHER)
+        sources = sources[::apart][:TOGETHER]
+    else:
+        sources = [(source, layout) for found, layout in turns(group, least) for source in found]
+    calls = [(source, layout, _parts_on_cpu(group, source)) for source, layout in sources]
+    if way == "eager":
+        outcomes: Any = (_parts_of(group, source, device, layout) for source, layout, _ in calls)
+    else:
+        outcomes = _parts_compiled(group, calls, device, way)
+    fallbacks = torch.get_device_module(device).fallbacks()
+    for (source, layout, theirs), ours in zip(calls, outcomes, strict=True):
+        for part, mine in ours.items():
+            found = _bits_apart(mine, *theirs[part])
+            found = found or _on_host(device, fallbacks, source, theirs[part][0])
+            if found is not None:
+                found.source, found.layout, found.part = source, layout, part
+                found.text = f"{part}: {found.text}"
+            yield source, found
+        fallbacks = torch.get_device_module(device).fallbacks()
+
+
+def _parts_of(group: Group, source: Source, device: str, layout: str) -> dict[str, list[Tensor] | Refused]:
+    return {
+        part: fetched(outcome(dataclasses.replace(group, function=function), source, device, layout))
+        for part, function in group.parts.items()
+    }
+
+
+def _parts_on_cpu(group: Group, source: Source) -> dict[str, list[Any]]:
+    """Each part's outcomes in vectors, and one element at a time."""
+    both = [_parts_of(group, source, "cpu", layout) for layout in ("dense", "gaps")]
+    return {part: [each[part] for each in both] for part in group.parts}
+
+
+def _parts_compiled(group: Group, calls: Any, device: str, way: str) -> Iterator[dict[str, list[Tensor] | Refused]]:
+    """The outcomes of one graph of all the parts that the CPU does not refuse: for all sources, or for each anew."""
+    refused = {part for *_, theirs in calls for part, (one, _) in theirs.items() if isinstance(one, Refused)}
+    parts = {part: function for part, function in group.parts.items() if part not in refused}
+    whole = dataclasses.replace(group, function=lambda *x: [f(*x) for f in parts.values()])
+    sources = [source for source, *_ in calls]
+    if way == "static":
+        results: Any = _compiled(whole, sources, device) if parts else [[]] * len(calls)
+    else:
+        run = _in_graphs_of_symbols(whole)
+        results = (fetched(run(whole, source, device, layout)) for source, layout, _ in calls)
+    for (*_, theirs), found in zip(calls, results, strict=True):
+        rest = iter([] if isinstance(found, Refused) else found)
+        yield {part: found if isinstance(found, Refused) else [next(rest) for _ in theirs[part][0]] for part in parts}
+
+
+def _bits_apart(ours: Any, theirs: Any, singly: Any) -> Difference | None:
+    """Where our results have other bits than both of the CPU's, NaN aside, whose bits say nothing."""
+    if isinstance(ours, Refused) or isinstance(theirs, Refused):
+        return difference(ours, theirs, lambda change: None)
+    for place, (one, other, single) in enumerate(zip(ours, theirs, singly, strict=True)):
+        if one.dtype != other.dtype or one.shape != other.shape:
+            form = f"{one.dtype} {tuple(one.shape)} instead of {other.dtype} {tuple(other.shape)}"
+            return Difference(form, place)
+        wrong = ~(_same_bits(one, other) | _same_bits(one, single))
+        if wrong.any():
+            text = f"{int(wrong.sum())} of {wrong.numel()}, {_shown(one[wrong])} instead of {_shown(other[wrong])}"
+            return Difference(text, place, one, other)
+    return None
+
+
+def _same_bits(one: Tensor, other: Tensor) -> Tensor:
+    if not one.dtype.is_floating_point:
+        return one == other
+    return ((one == other) & (one.signbit() == other.signbit())) | (one.isnan() & other.isnan())
+
+
 def _compiled(group: Group, sources: Sequence[Source], device: str) -> list[list[Tensor] | Refused]:
     """The outcomes of one graph that computes all of them."""
     torch._dynamo.reset()
     run: Any = torch.compile(lambda arguments: [group.function(*each) for each in arguments], dynamic=False)
-    placed = [[_placed(value, device) for value in source] for source in sources]
+    placed = [[_placed(value, device, "dense", group.orders > 0) for value in source] for source in sources]
     try:
         results = [list(_flat(result)) for result in run(placed)]
         outputs = [result for each in results for result in each if result.requires_grad]
@@ -547,6 +677,10 @@ def explanation(label: str, found: Difference) -> str:
     """Why a difference of a group is known, or ''."""
     if found.ours is None:
         return ""
+    if found.part:
+        if not isinstance(found.ours, Tensor):
+            return ""
+        return next((reason for is_known, reason in EXPLAINED_BITS if is_known(found)), "")
     return next((reason for is_known, reason in EXPLAINED if is_known(label, found)), "")
 
 
@@ -595,7 +729,7 @@ class Sweep:
             is_explained = bool(explanation(group.label, found))
             row.explained += is_explained
             row.different += not is_explained
-            if not is_explained and shown < SHOWN:
+            if not is_explained and (shown < SHOWN or group.parts):
                 shown += 1
                 row.examples.append(f"{group.label} {_described(source)}: {found.layout}: {found.text}")
                 print(row.examples[-1], flush=True)

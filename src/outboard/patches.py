@@ -198,6 +198,10 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "a sum with zero or a product with one that is returned is a tensor of its own": (
         Place("torch._inductor.fx_passes.joint_graph.remove_no_ops", "gm zeros ones"),
     ),
+    "a product of floats with zero is computed": (
+        Place("torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._add_peephole_patterns", "self"),
+    ),
+    "quotients by constants are rounded once": (Place("torch._inductor.lowering.div_prim", "a b"),),
     "what is written into a buffer that has been written goes into that buffer": (
         Place("torch._inductor.lowering.mutate_to", "changed val unsafe_alias"),
     ),

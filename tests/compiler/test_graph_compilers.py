@@ -530,21 +530,32 @@ def test_integers_of_64_bits_are_exact(tmp_path: Path) -> None:
     run(INTEGERS, tmp_path)
 
 
-#: Quotients that are rounded, down, towards zero or not at all, by tensors and numbers. Those of halves by halves are
-#: rounded down exactly, which the CPU's are not.
+#: Quotients that are rounded, down, towards zero or not at all, by tensors and numbers; what else has fixed bits.
 QUOTIENTS = """
 values = [1.0, 0.1, 0.3, -1.0, torch.inf, -torch.inf, torch.nan, 0.0, -0.0, 3.0, 1e30, 7.5, -7.5, 2.9999998, 0.7]
 tenths = torch.arange(1, 300) / 10
+whole = (torch.int64, torch.int32, torch.int8)
 for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
     a = torch.cat([torch.tensor(values).repeat_interleave(len(values)), tenths]).to(dtype)
     b = torch.cat([torch.tensor(values).repeat(len(values)), torch.full_like(tenths, 0.1)]).to(dtype)
     for rounding in ("floor", "trunc", None):
-        for divisor in (0.1, 3, -0.7, *([b] if rounding != "floor" or dtype.itemsize > 2 else [])):
+        for divisor in (0.1, 3, -0.7, b):
             there = divisor.to(device) if divisor is b else divisor
             found = torch.div(a.to(device), there, rounding_mode=rounding)
             wanted = torch.div(a, divisor, rounding_mode=rounding)
             torch.testing.assert_close(found.cpu(), wanted, rtol=0, atol=0, equal_nan=True)
-    torch.testing.assert_close((a.to(device) * -0.7).cpu(), a * -0.7, rtol=0, atol=0, equal_nan=True)
+    functions = [
+        lambda a, b: a * -0.7, lambda a, b: torch.mul(0.1, a), lambda a, b: torch.sub(a, b, alpha=2),
+        lambda a, b: torch.relu(a), lambda a, b: a.sign(), lambda a, b: a.round(decimals=2),
+        *(lambda a, b, d=d: a.to(d) for d in whole),
+    ]
+    for function in functions:
+        found, wanted = function(a.to(device), b.to(device)).cpu(), function(a, b)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+        assert not ((found.signbit() != wanted.signbit()) & ~wanted.isnan()).any()
+large = torch.tensor([2**62 + 2**38 + 1, 2**24 + 1, -(2**53) - 1])
+for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+    assert torch.equal(large.to(device).to(dtype).cpu(), large.to(dtype))
 assert ours.fallbacks() == {}, ours.fallbacks(reasons=True)
 """
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.conftest import FULL
+from tests.conftest import FULL, of_today
 from tools import decompositions
 from tools.decomposition_grid import FAMILIES, Group, numbers
 
@@ -29,6 +29,32 @@ def test_a_part_of_the_sweep(device: str, way: str, count: int) -> None:
     sweep.run(decompositions.groups(list(FAMILIES), SEED))
     print(decompositions.table(sweep.rows))
     assert not [example for row in sweep.rows.values() for example in row.examples]
+
+
+EXACT = [group.label for group in decompositions.FAMILIES["exact"]()]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("way", "label"),
+    [*(("static", label) for label in of_today(EXACT, 120)), *(("eager", label) for label in of_today(EXACT, 300))],
+)
+def test_every_bit_that_is_fixed(device: str, way: str, label: str) -> None:
+    sweep = decompositions.Sweep(device, way)
+    sweep.run([(name, group) for name, group in decompositions.groups(["exact"], 0) if group.label == label])
+    assert sweep.total
+    assert not [example for row in sweep.rows.values() for example in row.examples]
+
+
+def test_differences_of_one_bit_are_found(device: str) -> None:
+    parts = {
+        "zero": lambda x: -x * 0 if x.device.type == device else x * 0,
+        "unit": lambda x: torch.nextafter(x, x + 1) if x.device.type == device else x,
+        "same": lambda x: x + 1,
+    }
+    group = Group("of one bit", lambda x: x, lambda turn: [(torch.ones(5),)], orders=0, parts=parts)
+    found = [found and found.part for _, found in decompositions.check(group, device)]
+    assert found == ["zero", "unit", None]
 
 
 def test_differences_are_found(device: str) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 
@@ -193,3 +194,30 @@ def test_factors_without_dimensions(dtype: torch.dtype, compiled: bool, device: 
     for factor in (torch.tensor(0.3), torch.tensor(0.3, dtype=torch.float64), torch.tensor(12345)):
         found = ours(x.to(device), factor.to(device))
         torch.testing.assert_close(found, results(x, factor), rtol=0, atol=0, check_device=False, equal_nan=True)
+
+
+def test_graphs_compute_products_with_zero_and_divide_by_constants(device: str) -> None:
+    x = torch.tensor([math.nan, math.inf, -1.0, 2.5, 7.0], dtype=torch.float64)
+
+    def function(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x * 0, 0 * x, x / 3.0, x.float() / 3, x[3:].mean() / 7, torch.div(x, 3.0, rounding_mode="trunc")]
+
+    for ours, theirs in zip(torch.compile(function)(x.to(device)), function(x), strict=True):
+        assert_same_bits(ours.cpu(), theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_quotients_of_halves_are_rounded_as_the_cpus(dtype: torch.dtype, device: str) -> None:
+    """Each step of rounding down, and the quotient before it is cut off, also where a number comes first."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(2, 4000, generator=generator) * torch.tensor([[100.0], [0.1]])).to(dtype)
+    for mode in ("floor", "trunc"):
+        for one, other in ((a, b), (torch.full_like(a, torch.inf), b), (1, b), (a, 0.1)):
+            moved = [x.to(device) if isinstance(x, torch.Tensor) else x for x in (one, other)]
+            assert_same_bits(torch.div(*moved, rounding_mode=mode).cpu(), torch.div(one, other, rounding_mode=mode))
+
+
+def assert_same_bits(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    """Zeros have the same signs; of NaN, bits do not count."""
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+    assert not ((ours.signbit() != theirs.signbit()) & ~theirs.isnan()).any()

@@ -181,6 +181,36 @@ def test_a_compiler_that_bakes_a_size_is_found(symbolic: str) -> None:
     assert "the mean of 7x2, compiled without sizes: 6 of 7 numbers are wrong" in result.stdout, result.stdout
 
 
+#: The clause, with a compiler of the simulator's whose quotients are rounded twice.
+ROUNDING_TWICE = """
+import os, types, torch
+from outboard.compilers import sim
+from outboard_conformance.clause import Broken
+from outboard_conformance.clauses.operators import arithmetic_is_exact
+
+def divide(call):
+    program, dtype = call.program, call.dtype
+    inverse = program.pointwise("divide", dtype, program.full(1, (), dtype), call.value(1, dtype))
+    return program.pointwise("multiply", dtype, call.value(0, dtype), inverse)
+sim.RULES[torch.ops.aten.div.Tensor] = divide
+driver = types.SimpleNamespace(path=os.environ["OUTBOARD_DRIVER"])
+try:
+    arithmetic_is_exact(types.SimpleNamespace(driver=driver))
+except Broken as error:
+    print(error)
+"""
+
+
+@pytest.mark.full("three programs that compile sixty operators each")
+def test_division_that_is_not_correctly_rounded_is_found(tmp_path: Path) -> None:
+    for driver in ("host", "sim"):
+        result = conform(getattr(drivers, driver)(), "--level", "operators", "--only", "arithmetic_is_exact")
+        assert result.returncode == 0, result.stdout + result.stderr
+    environment = {"OUTBOARD_SIM_COMPILER": "1", "OUTBOARD_CACHE_DIR": str(tmp_path), "OUTBOARD_DRIVER": drivers.sim()}
+    result = run_program(["-c", ROUNDING_TWICE], environment=environment)
+    assert re.findall(r"^(div.*) of torch.float32: \d+ of \d+ are wrong", result.stdout, re.MULTILINE), result.stderr
+
+
 @pytest.mark.full("ten runs of a minute")
 @pytest.mark.parametrize("driver", ["sim", "host", "strict"])
 def test_our_drivers_keep_every_clause_ten_times(driver: str) -> None:

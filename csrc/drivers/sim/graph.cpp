@@ -72,6 +72,7 @@ void walk(const Sizes& sizes, const Sizes& strides, Use use) {
 }
 
 // ---- elements: computed as doubles or integers of 64 bits, kept as their dtype has them ----
+// Halves are rounded to float32 before, as PyTorch's CPU does.
 
 // Integers wrap around, as PyTorch's do.
 double plus(double a, double b) { return a + b; }
@@ -105,9 +106,20 @@ Number load(const char* at) {
   if constexpr (std::is_integral_v<T>) return Number::of(value);
   return Number(static_cast<double>(value));
 }
+/// An integer is rounded once, not to a double before.
+template <typename T>
+T real(const Number& number) {
+  const bool is_integer = number.integer != 0 && number.real == static_cast<double>(number.integer);
+  return is_integer ? static_cast<T>(number.integer) : static_cast<T>(number.real);
+}
 template <typename T>
 void store(char* at, const Number& number) {
-  const T value = std::is_integral_v<T> ? static_cast<T>(number.integer) : static_cast<T>(number.real);
+  T value;
+  if constexpr (std::is_integral_v<T>) {
+    value = static_cast<T>(number.integer);
+  } else {
+    value = real<T>(number);
+  }
   std::memcpy(at, &value, sizeof(T));
 }
 
@@ -124,8 +136,7 @@ float from_bfloat16(uint16_t bits) {
   std::memcpy(&value, &wide, sizeof(value));
   return value;
 }
-uint16_t to_bfloat16(double number) {
-  const auto value = static_cast<float>(number);
+uint16_t to_bfloat16(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   if (std::isnan(value)) return 0x7fc0;
@@ -138,10 +149,10 @@ double from_float16(uint16_t bits) {
   if (exponent == 0x1f) return steps == 0 ? sign * HUGE_VAL : NAN;
   return sign * (exponent == 0 ? std::ldexp(steps, -24) : std::ldexp(steps + 0x400, exponent - 25));
 }
-uint16_t to_float16(double number) {
+uint16_t to_float16(float number) {
   if (std::isnan(number)) return 0x7e00;
   const uint32_t sign = std::signbit(number) ? 0x8000 : 0;
-  const double size = std::abs(number);
+  const double size = std::fabs(number);
   if (size >= 65520) return static_cast<uint16_t>(sign | 0x7c00);  // half a step above the largest number
   int exponent;
   std::frexp(size, &exponent);
@@ -162,9 +173,9 @@ constexpr Type kType{sizeof(T), load<T>, store<T>};
 const Type& type_of(uint32_t dtype) {
   static const Type kBooleans{1, load<uint8_t>, [](char* at, const Number& number) { *at = is_true(number) ? 1 : 0; }};
   static const Type kHalves{2, [](const char* at) { return Number(from_float16(bits_of(at))); },
-                            [](char* at, const Number& number) { set_bits(at, to_float16(number.real)); }};
+                            [](char* at, const Number& number) { set_bits(at, to_float16(real<float>(number))); }};
   static const Type kBFloats{2, [](const char* at) { return Number(from_bfloat16(bits_of(at))); },
-                             [](char* at, const Number& number) { set_bits(at, to_bfloat16(number.real)); }};
+                             [](char* at, const Number& number) { set_bits(at, to_bfloat16(real<float>(number))); }};
   static const std::map<uint32_t, const Type*> kTypes = {
       {kUInt8, &kType<uint8_t>}, {kInt8, &kType<int8_t>},   {kInt16, &kType<int16_t>},  {kInt32, &kType<int32_t>},
       {kInt64, &kType<int64_t>}, {kFloat32, &kType<float>}, {kFloat64, &kType<double>}, {kBool, &kBooleans},
@@ -220,7 +231,8 @@ Operation each(Function function) {
 Operation unary(double (*function)(double)) {
   return each([function](const Number& a) {
     const double made = function(a.real);
-    return made == a.real ? a : Number(made);  // a rounded integer is itself, with all its digits
+    const bool is_same = made == a.real && std::signbit(made) == std::signbit(a.real);
+    return is_same ? a : Number(made);  // a rounded integer is itself, with all its digits
   });
 }
 
@@ -263,15 +275,56 @@ int64_t floored_quotient(int64_t a, int64_t b) {
   return b != -1 && a % b != 0 && (a < 0) != (b < 0) ? made - 1 : made;
 }
 
-/// By the remainder, which is exact, as PyTorch's div_floor_floating (c10/util/generic_math.h) has it: a quotient that
-/// is rounded up to an integer is not taken for one, and of an infinite a there is none.
-double floored(double a, double b) {
+/// What memory of a dtype makes of a number.
+Number rounded(uint32_t dtype, const Number& number) {
+  const Type& type = type_of(dtype);
+  char memory[sizeof(double)];
+  type.store(memory, number);
+  return type.load(memory);
+}
+
+/// By the remainder, which is exact, as PyTorch's div_floor_floating (c10/util/generic_math.h) has it, each step in the
+/// line's dtype: a quotient that is rounded up to an integer is not taken for one, and of an infinite a there is none.
+double floored(double a, double b, uint32_t dtype) {
+  const auto in_dtype = [dtype](double number) { return rounded(dtype, number).real; };
   if (b == 0) return a / b;
   const double rest = std::fmod(a, b);
-  const double quotient = (a - rest) / b - (rest != 0 && (b < 0) != (rest < 0) ? 1 : 0);
+  double quotient = in_dtype(in_dtype(a - rest) / b);
+  if (rest != 0 && (b < 0) != (rest < 0)) quotient = in_dtype(quotient - 1);
   if (quotient == 0) return std::copysign(0.0, a / b);
   const double whole = std::floor(quotient);
-  return quotient - whole > 0.5 ? whole + 1 : whole;
+  return in_dtype(quotient - whole) > 0.5 ? whole + 1 : whole;
+}
+
+Data floor_divide(const Operands& call) {
+  const uint32_t dtype = call.line.dtype;
+  if (is_integer(dtype)) return bits(floored_quotient)(call);
+  return elementwise([dtype](const Number& a, const Number& b) { return Number(floored(a.real, b.real, dtype)); })(
+      call);
+}
+
+/// a + b c, rounded once in float32 or float64, as PyTorch's CPU adds multiples.
+Data multiply_add(const Operands& call) {
+  Data made = call.value(0).data;
+  for (size_t i = 0; i < made.size(); ++i) {
+    const Number &a = made[i], &b = call.value(1).data.at(i), &c = call.value(2).data.at(i);
+    const double sum = call.line.dtype == kFloat64 ? std::fma(b.real, c.real, a.real)
+                                                   : std::fma(static_cast<float>(b.real), static_cast<float>(c.real),
+                                                              static_cast<float>(a.real));
+    made[i] = is_integer(call.line.dtype) ? a + b * c : Number(sum);
+  }
+  return made;
+}
+
+/// A real as an integer: of up to 32 bits by one of 32, of which those that it cannot be are the least, as x86 has it.
+Data to_integer(const Operands& call) {
+  Data made = call.value(0).data;
+  if (call.line.dtype == kInt64) return made;
+  for (Number& number : made) {
+    const bool fits = number.real > -0x1p31 - 1 && number.real < 0x1p31;
+    if (!fits) number = Number::of(std::numeric_limits<int32_t>::min());
+  }
+  return made;
 }
 
 int64_t integer_power(int64_t a, int64_t b) {
@@ -301,8 +354,9 @@ Operation reduction(double first, Number (*function)(const Number&, const Number
   };
 }
 
-Number larger(const Number& a, const Number& b) { return is_nan(a) || b < a ? a : b; }
-Number smaller(const Number& a, const Number& b) { return is_nan(a) || a < b ? a : b; }
+// Of two zeros the first one.
+Number larger(const Number& a, const Number& b) { return is_nan(b) || a < b ? b : a; }
+Number smaller(const Number& a, const Number& b) { return is_nan(b) || b < a ? b : a; }
 
 /// A number or an integer.
 Data full(const Operands& call) {
@@ -736,9 +790,11 @@ const std::map<std::string, Operation>& operations() {
       {"trunc", unary(std::trunc)},
       {"add", binary([](const Number& a, const Number& b) { return a + b; })},
       {"subtract", binary([](const Number& a, const Number& b) { return a - b; })},
+      {"multiply_add", multiply_add},
+      {"to_integer", to_integer},
       {"multiply", binary([](const Number& a, const Number& b) { return a * b; })},
       {"divide", binary([](const Number& a, const Number& b) { return Number(a.real / b.real); })},
-      {"floor_divide", by_kind(floored, floored_quotient)},
+      {"floor_divide", floor_divide},
       {"trunc_divide", by_kind([](double a, double b) { return std::trunc(a / b); }, quotient)},
       {"power", by_kind(std::pow, integer_power)},
       {"maximum", binary(larger)},
@@ -790,16 +846,6 @@ void store(const Value& value, const ob_operand& operand) {
        [&](int64_t place) { type.store(data + place * type.bytes, value.data[i++]); });
 }
 
-/// What memory of a dtype would make of the elements.
-void round_to(uint32_t dtype, Data& data) {
-  const Type& type = type_of(dtype);
-  char memory[sizeof(double)];
-  for (Number& element : data) {
-    type.store(memory, element);
-    element = type.load(memory);
-  }
-}
-
 /// What a line makes of the values before it.
 Value computed(const Instruction& line, const std::vector<Value>& values) {
   Operands call{line, {}};
@@ -808,7 +854,7 @@ Value computed(const Instruction& line, const std::vector<Value>& values) {
   if (static_cast<int64_t>(made.data.size()) != count(line.sizes)) {
     throw std::length_error("a result of other sizes than the executable says, of " + line.operation);
   }
-  round_to(line.dtype, made.data);
+  for (Number& element : made.data) element = rounded(line.dtype, element);
   return made;
 }
 

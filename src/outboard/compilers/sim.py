@@ -149,9 +149,8 @@ class Program:
         """A value in another dtype."""
         if self.dtypes[value] == dtype:
             return value
-        if not dtype.is_floating_point and dtype is not torch.bool and self.dtypes[value].is_floating_point:
-            value = self.emit("trunc", self.dtypes[value], self.shapes[value], f"%{value}")
-        return self.emit("cast", dtype, self.shapes[value], f"%{value}")
+        cuts = not dtype.is_floating_point and dtype is not torch.bool and self.dtypes[value].is_floating_point
+        return self.emit("to_integer" if cuts else "cast", dtype, self.shapes[value], f"%{value}")
 
     def reshape(self, value: int, sizes: Sequence[Any]) -> int:
         """The elements in other sizes, in order."""
@@ -318,12 +317,11 @@ def _binary(operation: str) -> Rule:
 
 
 def _product(operation: str) -> Rule:
-    """A factor or divisor that is one number is not rounded to a half dtype, as on the CPU."""
+    """A factor or divisor that is one number, and the second operand, is not rounded to a half dtype, as on the CPU."""
 
     def multiply(call: BoundNode) -> int:
-        wide = torch.float32 if call.dtype in _HALVES else call.dtype
-        dtypes = [wide if _is_number(each) else call.dtype for each in call.given]
-        product = call.program.pointwise(operation, wide, call.value(0, dtypes[0]), call.value(1, dtypes[1]))
+        wide = torch.float32 if call.dtype in _HALVES and _is_number(call.given[1]) else call.dtype
+        product = call.program.pointwise(operation, wide, call.value(0, call.dtype), call.value(1, wide))
         return call.program.cast(product, call.dtype)
 
     return multiply
@@ -384,12 +382,14 @@ for _operation, _packet in _BITS.items():
 
 @rule(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
 def _sum(call: BoundNode) -> int:
-    other = call.value(1, call.dtype)
-    if isinstance(call["alpha"], Value) or call["alpha"] != 1:
-        wide = torch.float64 if call.dtype.is_floating_point else call.dtype  # the factor is rounded, the product not
-        other = call.program.pointwise("multiply", wide, other, call.value("alpha", call.dtype))
-    operation = "add" if call.name == "aten::add" else "subtract"
-    return call.program.pointwise(operation, call.dtype, call.value(0, call.dtype), other)
+    program, adds = call.program, call.name == "aten::add"
+    one, other = call.value(0, call.dtype), call.value(1, call.dtype)
+    if not isinstance(call["alpha"], Value) and call["alpha"] == 1:
+        return program.pointwise("add" if adds else "subtract", call.dtype, one, other)
+    wide = torch.float32 if call.dtype in _HALVES else call.dtype
+    factor = program.cast(call.value("alpha", call.dtype), wide)
+    factor = factor if adds else program.pointwise("negate", wide, factor)
+    return program.cast(program.pointwise("multiply_add", wide, one, other, factor), call.dtype)
 
 
 @rule(aten.addcmul.default, aten.addcdiv.default)
@@ -403,15 +403,24 @@ def _sum_of_product(call: BoundNode) -> int:
 
 @rule(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def _divide(call: BoundNode) -> int:
-    """In the dtype that the CPU divides in, numbers included: a quotient that is cut off has been rounded before, that
-    of two tensors of halves to a half."""
+    """In the dtype that the CPU divides in: halves by a number in float32, others with each step rounded to halves."""
     rounding = call["rounding_mode"]
     cuts = rounding == "trunc" and call.dtype.is_floating_point
-    rounded = cuts and not any(map(_is_number, call.given))
-    wide = torch.float32 if call.dtype in _HALVES and not rounded else call.dtype
+    wide = torch.float32 if call.dtype in _HALVES and _is_number(call.given[1]) else call.dtype
     operation = "divide" if rounding is None or cuts else f"{rounding}_divide"
-    quotient = call.program.pointwise(operation, wide, call.value(0, wide), call.value(1, wide))
+    quotient = call.program.pointwise(operation, wide, call.value(0, call.dtype), call.value(1, wide))
     return call.program.cast(call.program.pointwise("trunc", wide, quotient) if cuts else quotient, call.dtype)
+
+
+@rule(aten.round.decimals)
+def _round_decimals(call: BoundNode) -> int:
+    """By a power of ten, in float32 for halves."""
+    program, decimals = call.program, call["decimals"]
+    wide = torch.float32 if call.dtype in _HALVES else call.dtype
+    before, after = ("multiply", "divide") if decimals > 0 else ("divide", "multiply")
+    power = program.full(10.0 ** abs(decimals), (), wide)
+    whole = program.pointwise("round", wide, program.pointwise(before, wide, call.value(0, wide), power))
+    return program.cast(program.pointwise(after, wide, whole, power), call.dtype)
 
 
 @rule(aten.logical_not.default, aten.bitwise_not.default)
@@ -967,7 +976,7 @@ class SimCompiler:
     whole = frozenset(
         {
             "aten::_log_softmax", "aten::_softmax", "aten::addmm", "aten::baddbmm", "aten::embedding_dense_backward",
-            "aten::gelu", "aten::silu", "aten::threshold_backward",
+            "aten::gelu", "aten::round", "aten::silu", "aten::threshold_backward",
         }
     )  # fmt: skip
 

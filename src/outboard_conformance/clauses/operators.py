@@ -159,6 +159,54 @@ def pointwise_operators_are_right(bench: Bench) -> str:
     return compare(bench, _POINTWISE, _vectors)
 
 
+#: Of which every bit is fixed, by IEEE 754 or by what integers are.
+_EXACT: dict[str, Callable[..., Any]] = {
+    "add": lambda t, a, b: a + b,
+    "sub": lambda t, a, b: a - b,
+    "mul": lambda t, a, b: a * b,
+    "div": lambda t, a, b: a / t.where(b == 0, 3, b),
+    "div by 3": lambda t, a, b: a / 3,
+    "rounded down": lambda t, a, b: t.div(a, t.where(b == 0, 3, b), rounding_mode="floor"),
+    "compare": lambda t, a, b: t.stack([a < b, a <= b, a == b, a != b]),
+    "abs and neg": lambda t, a, b: t.stack([a.abs(), -a, a.sign()]),
+    "whole numbers": lambda t, a, b: t.stack([a.floor(), a.ceil(), a.trunc(), a.round()]),
+    "to int32 and back": lambda t, a, b: a.clamp(-100, 100).nan_to_num().int().to(a.dtype),
+    "to float32 and bfloat16": lambda t, a, b: a.float() + a.bfloat16(),
+}
+
+
+@clause(
+    "operators", "Arithmetic, comparisons, roundings and conversions have every bit of the CPU's, signs of zeros too."
+)
+def arithmetic_is_exact(bench: Bench) -> str:
+    torch, device = pytorch(bench)
+    wrong, dtypes = [], (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8)
+    for dtype in dtypes:
+        a, b = _pairs_of_edges(torch, dtype)
+        for name, call in _EXACT.items():
+            found, wanted = call(torch, a.to(device), b.to(device)).cpu(), call(torch, a, b)
+            signs = wanted.is_floating_point() and (found.signbit() != wanted.signbit()) & ~wanted.isnan()
+            apart = ((found != wanted) & ~(found.isnan() & wanted.isnan())) | signs
+            if apart.any():
+                numbers = f"{found[apart][:3].tolist()} for {wanted[apart][:3].tolist()}"
+                wrong.append(f"{name} of {dtype}: {int(apart.sum())} of {apart.numel()} are wrong: {numbers}")
+    expect(not wrong, "\n".join(wrong))
+    return counted(torch, device, len(dtypes) * len(_EXACT))
+
+
+def _pairs_of_edges(torch: Any, dtype: Any) -> tuple[Any, Any]:
+    """Every pair of numbers near which arithmetic has other cases."""
+    if dtype.is_floating_point:
+        info = torch.finfo(dtype)
+        positive = [0.0, 0.1, 0.5, 1.0, 1.5, 2.5, 3.0, 7.0, 100.25, info.tiny, info.tiny / 8, info.max, float("inf")]
+        values = [*positive, *(-each for each in positive), float("nan")]
+    else:
+        info = torch.iinfo(dtype)
+        values = [0, 1, 2, 3, 7, 100, -1, -2, -3, -7, -100, info.max, info.min + 1]
+    edges = torch.tensor(values, dtype=torch.float64 if dtype.is_floating_point else dtype).to(dtype)
+    return edges.repeat_interleave(len(values)), edges.repeat(len(values))
+
+
 @clause("operators", "Operators that move and index give the CPU's results and gradients.")
 def moves_and_indices_are_right(bench: Bench) -> str:
     return compare(bench, _SHAPES, _vectors)

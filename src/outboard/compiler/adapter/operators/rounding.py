@@ -88,6 +88,7 @@ def register(name: str) -> None:
     _register_single_elements(name)
     _register_division(name)
     _register_factors(name)
+    _register_zeros(name)
     _register_next(name)
     _register_product(name)
     _register_limits(name)
@@ -97,21 +98,34 @@ def register(name: str) -> None:
 
 
 def _register_division(name: str) -> None:
-    """Division rounded down as PyTorch does it; rounded towards zero, tensors of halves round the quotient first."""
+    """Division rounded down as PyTorch does it; rounded towards zero, tensors of halves round the quotient first. What
+    is divided by a constant is not multiplied with its inverse, which is rounded once more."""
     module: Any = lowering
     for overload in (aten.div.Tensor_mode, aten.div.Scalar_mode):
         module.lowerings[overload] = _division(name, module.lowerings[overload])
+    patches.apply(
+        "quotients by constants are rounded once", {"torch._inductor.lowering.div_prim": partial(_once, name)}
+    )
+
+
+def _once(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def divide(a: Any, b: Any) -> Any:
+        return lowering.make_pointwise(ops.truediv)(a, b) if _is_on(name, a, b) and _is_float(a, b) else original(a, b)
+
+    return divide
 
 
 def _division(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     module: Any = lowering
 
-    def rounded(a: Any, b: Any, *, up: bool, whole: bool) -> Any:
-        if not up:
-            return module.floordiv(a, b)
-        quotient = module.div(a, b)
-        dtype = quotient.get_dtype()
-        return module.trunc(_narrowed(quotient, dtype) if whole and dtype in HALVES else quotient)
+    def rounded(a: Any, b: Any, *, up: bool, narrow: bool) -> Any:
+        dtype = next(value.get_dtype() for value in (a, b) if isinstance(value, ir.TensorBox))
+        narrow = narrow and dtype in HALVES
+        if up:
+            quotient = module.div(a, b)
+            return module.trunc(_narrowed(quotient, dtype) if narrow else quotient)
+        return module.make_pointwise(partial(_floor_of_halves, dtype))(a, b) if narrow else module.floordiv(a, b)
 
     kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
     # In a table of its own: it is called below, with operands promoted and broadcast as those of the operator are.
@@ -121,10 +135,28 @@ def _division(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def divide(a: Any, b: Any, rounding_mode: str | None = None) -> Any:
         if rounding_mode is None or not _is_on(name, a, b) or not _gives_float(a, b):
             return original(a, b, rounding_mode=rounding_mode)
-        tensors = isinstance(a, ir.TensorBox) and isinstance(b, ir.TensorBox)
-        return promoted(a, b, up=rounding_mode == "trunc", whole=tensors)
+        # A divisor that is one number, the CPU does not round.
+        narrow = isinstance(b, ir.TensorBox) and bool(b.get_size())
+        return promoted(a, b, up=rounding_mode == "trunc", narrow=narrow)
 
     return divide
+
+
+def _floor_of_halves(dtype: torch.dtype, a: Any, b: Any) -> Any:
+    """A quotient rounded down by PyTorch's steps (c10/util/generic_math.h), each of them rounded to a half dtype."""
+
+    def step(value: Any) -> Any:
+        return ops.to_dtype(value, dtype, use_compute_types=False)
+
+    zero, one, half = (ops.constant(value, torch.float32) for value in (0.0, 1.0, 0.5))
+    quotient, rest = ops.truediv(a, b), ops.fmod(a, b)
+    found = step(ops.truediv(step(ops.sub(a, rest)), b))
+    is_above = ops.and_(ops.ne(rest, zero), ops.ne(ops.lt(b, zero), ops.lt(rest, zero)))
+    found = ops.where(is_above, step(ops.sub(found, one)), found)
+    whole = ops.floor(found)
+    nearest = ops.where(ops.gt(step(ops.sub(found, whole)), half), ops.add(whole, one), whole)
+    nearest = ops.where(ops.eq(found, zero), ops.copysign(zero, quotient), nearest)
+    return ops.where(ops.eq(b, zero), quotient, nearest)
 
 
 def _gives_float(*values: Any) -> bool:
@@ -181,6 +213,25 @@ def _register_factors(name: str) -> None:
     """Numbers, and tensors of no dimensions, that halves are multiplied with, or divided by, are not rounded first, as
     on the CPU. All others are, as are those that come first."""
     _change_lowerings((aten.mul, aten.div, aten.true_divide, aten.floor_divide), partial(_with_factor, name))
+
+
+def _register_zeros(name: str) -> None:
+    """A product with the integer 0 is NaN where a float is no number, and has the float's sign: no constant."""
+    place = "torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._add_peephole_patterns"
+    patches.apply("a product of floats with zero is computed", {place: partial(_without_products, name)})
+
+
+def _without_products(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def find(self: Any) -> None:
+        original(self)
+        for node in [*self.node_replacements]:
+            value = node.meta["val"]
+            if value.device.type == name and (value.is_floating_point() or value.is_complex()):
+                for table in (self.node_replacements, self.node_replacements_shapes, self.constant_data_ptrs):
+                    del table[node]
+
+    return find
 
 
 def _change_lowerings(packets: Iterable[Any], change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
