@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmark's models as ``outboard.simulate`` predicts them from few measurements, beside what they take.
 
-``python -m benchmarks.predicted`` measures a copy, a product of matrices, a convolution, its gradients and a small
-operator on the device, makes a ``Chip`` of the numbers, and prints each model's prediction, its time in
-``torch.compile``, and the deviation. With ``--processor-time`` all of it is in seconds of the process' threads, which
-other programs of the machine disturb less; the device should have one core then, or the seconds of several add up.
+``python -m benchmarks.predicted`` measures a copy, a product of matrices, the products of a linear layer and its
+gradients, a convolution, its gradients and a small operator on the device, makes a ``Chip`` of the numbers, and prints
+each model's prediction, its time in ``torch.compile``, and the deviation. With ``--processor-time`` all of it is in
+seconds of the process' threads, which other programs of the machine disturb less; the device should have one core then,
+or the seconds of several add up.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _COPIED = 1 << 24  #: elements
 _SMALL = 1000  #: operators whose latency is measured together
 _CHANNELS = 128  #: of the convolution
 _SIDE = 28  #: of its four images
+_ROWS, _WIDE = 512, 3072  #: of a linear layer's input, and its results
 
 _LEAST = 2.0  #: seconds of runs of one measurement
 
@@ -66,6 +68,14 @@ def calibrated(device: torch.device, clock: Clock, repeats: int) -> outboard.Chi
         torch.ops.aten.convolution_backward,
         convolve(), images, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False],
     )  # fmt: skip
+    rows, results = torch.ones(_ROWS, _WIDE // 4, device=device), torch.ones(_ROWS, _WIDE, device=device)
+    layer = torch.ones(_WIDE, _WIDE // 4, device=device)
+
+    def linear() -> None:
+        """A layer, the gradient of its input, and that of its weight."""
+        for one, other in ((rows, layer.t()), (results, layer), (results.t(), rows)):
+            one @ other
+
     seconds = functools.partial(best, device=device, clock=clock, repeats=repeats)
     flops = 2 * _SIZE**3 / seconds(lambda: a @ a)
     convolution = 2 * images.numel() * weight.numel() / _CHANNELS / flops  # seconds at the rate of products
@@ -75,6 +85,7 @@ def calibrated(device: torch.device, clock: Clock, repeats: int) -> outboard.Chi
         bandwidth=2 * source.nbytes / seconds(lambda: target.copy_(source)),
         latency=seconds(many) / _SMALL,
         efficiency={
+            "aten::mm": 6 * rows.numel() * _WIDE / flops / seconds(linear),
             "aten::convolution": convolution / seconds(convolve),
             "aten::convolution_backward": 2 * convolution / seconds(gradients),
         },
@@ -111,10 +122,11 @@ def main() -> None:
     device = torch.device(options.device)
     clock = time.process_time if options.processor_time else time.perf_counter
     chip = calibrated(device, clock, options.repeats)
-    forward, backward = chip.efficiency.values()
+    linear, forward, backward = chip.efficiency.values()
     print(
-        f"{chip.flops['float32'] / 1e9:.1f} GFLOP/s, of which convolutions reach {forward:.0%} and their gradients "
-        f"{backward:.0%}, {chip.bandwidth / 1e9:.2f} GB/s, {chip.latency * 1e6:.2f} us\n"
+        f"{chip.flops['float32'] / 1e9:.1f} GFLOP/s, of which linear layers and their gradients reach {linear:.0%}, "
+        f"convolutions {forward:.0%}, their gradients {backward:.0%}, {chip.bandwidth / 1e9:.2f} GB/s, "
+        f"{chip.latency * 1e6:.2f} us\n"
     )
     print("| model | predicted | measured | deviation | steps |\n|---|---|---|---|---|", flush=True)
     for name, make in WORKLOADS.items():

@@ -362,7 +362,7 @@ _UNARY = {
 RULES |= {packet.default: _unary(operation) for operation, packet in _UNARY.items()}
 _BINARY = {
     "maximum": [aten.maximum.default], "minimum": [aten.minimum.default],
-    "power": [aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar],
+    "power": [aten.pow.Tensor_Tensor, aten.pow.Scalar],
 }  # fmt: skip
 RULES |= {overload: _binary(operation) for operation, overloads in _BINARY.items() for overload in overloads}
 _PRODUCTS = {"multiply": aten.mul, "divide": aten.div}
@@ -378,6 +378,20 @@ RULES |= {aten.logical_and.default: _comparison("and"), aten.logical_or.default:
 _BITS = {"bits_and": aten.bitwise_and, "bits_or": aten.bitwise_or, "bits_xor": aten.bitwise_xor}
 for _operation, _packet in _BITS.items():
     RULES |= {_packet.Tensor: _binary(_operation), _packet.Scalar: _binary(_operation)}
+
+
+@rule(aten.pow.Tensor_Scalar)
+def _power(call: BoundNode) -> int:
+    """By one half a root, as on the CPU: of -0.0 and -inf it is another number than C's ``pow``."""
+    program, dtype = call.program, call.dtype
+    base, exponent = call.value(0, dtype), call.value(1, dtype)
+    made = program.pointwise("power", dtype, base, exponent)
+    if not dtype.is_floating_point:
+        return made
+    for number, root in ((0.5, "sqrt"), (-0.5, "rsqrt")):
+        is_half = program.pointwise("equal", torch.bool, exponent, program.full(number, (), dtype))
+        made = program.pointwise("where", dtype, is_half, program.pointwise(root, dtype, base), made)
+    return made
 
 
 @rule(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
