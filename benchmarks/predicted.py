@@ -2,10 +2,10 @@
 """The benchmark's models as ``outboard.simulate`` predicts them from few measurements, beside what they take.
 
 ``python -m benchmarks.predicted`` measures a copy, a product of matrices, the products of a linear layer and its
-gradients, a convolution, its gradients and a small operator on the device, makes a ``Chip`` of the numbers, and prints
-each model's prediction, its time in ``torch.compile``, and the deviation. With ``--processor-time`` all of it is in
-seconds of the process' threads, which other programs of the machine disturb less; the device should have one core then,
-or the seconds of several add up.
+gradients, the convolutions of a bottleneck, their gradients and a small operator on the device, makes a ``Chip`` of the
+numbers, and prints each model's prediction, its time in ``torch.compile``, and the deviation. With ``--processor-time``
+all of it is in seconds of the process' threads, which other programs of the machine disturb less; the device should
+have one core then, or the seconds of several add up.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FLOAT32 = torch.float32
 _SIZE = 1024  #: of the matrices that are multiplied
 _COPIED = 1 << 24  #: elements
 _SMALL = 1000  #: operators whose latency is measured together
-_CHANNELS = 128  #: of the convolution
+_BOTTLENECK = ((512, 128, 1), (128, 128, 3), (128, 512, 1))  #: channels of x and y, and the window
 _SIDE = 28  #: of its four images
 _ROWS, _WIDE = 512, 3072  #: of a linear layer's input, and its results
 
@@ -54,20 +54,27 @@ def calibrated(device: torch.device, clock: Clock, repeats: int) -> outboard.Chi
     a = torch.ones(_SIZE, _SIZE, device=device)
     source = torch.ones(_COPIED, device=device)
     target, small = torch.empty_like(source), torch.ones(8, device=device)
-    images = torch.ones(4, _CHANNELS, _SIDE, _SIDE, device=device)
-    weight = torch.ones(_CHANNELS, _CHANNELS, 3, 3, device=device)
 
     def many() -> None:
         for _ in range(_SMALL):
             small.neg_()
 
-    def convolve() -> torch.Tensor:
-        return F.conv2d(images, weight, padding=1)
+    layers = [
+        (torch.ones(4, x, _SIDE, _SIDE, device=device), torch.ones(y, x, window, window, device=device), window // 2)
+        for x, y, window in _BOTTLENECK
+    ]
+    ys = [torch.ones(4, y, _SIDE, _SIDE, device=device) for _, y, _ in _BOTTLENECK]
 
-    gradients = functools.partial(
-        torch.ops.aten.convolution_backward,
-        convolve(), images, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False],
-    )  # fmt: skip
+    def convolve() -> None:
+        for x, weight, padding in layers:
+            F.conv2d(x, weight, padding=padding)
+
+    def convolve_back() -> None:
+        for y, (x, weight, padding) in zip(ys, layers, strict=True):
+            torch.ops.aten.convolution_backward(
+                y, x, weight, None, [1, 1], [padding] * 2, [1, 1], False, [0, 0], 1, [True, True, False]
+            )
+
     rows, results = torch.ones(_ROWS, _WIDE // 4, device=device), torch.ones(_ROWS, _WIDE, device=device)
     layer = torch.ones(_WIDE, _WIDE // 4, device=device)
 
@@ -78,7 +85,7 @@ def calibrated(device: torch.device, clock: Clock, repeats: int) -> outboard.Chi
 
     seconds = functools.partial(best, device=device, clock=clock, repeats=repeats)
     flops = 2 * _SIZE**3 / seconds(lambda: a @ a)
-    convolution = 2 * images.numel() * weight.numel() / _CHANNELS / flops  # seconds at the rate of products
+    convolutions = 8 * _SIDE**2 * sum(weight.numel() for _, weight, _ in layers) / flops  # seconds, as products
     return outboard.Chip(
         f"{device}, measured",
         {"float32": flops},
@@ -86,8 +93,8 @@ def calibrated(device: torch.device, clock: Clock, repeats: int) -> outboard.Chi
         latency=seconds(many) / _SMALL,
         efficiency={
             "aten::mm": 6 * rows.numel() * _WIDE / flops / seconds(linear),
-            "aten::convolution": convolution / seconds(convolve),
-            "aten::convolution_backward": 2 * convolution / seconds(gradients),
+            "aten::convolution": convolutions / seconds(convolve),
+            "aten::convolution_backward": 2 * convolutions / seconds(convolve_back),
         },
     )
 
