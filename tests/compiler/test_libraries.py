@@ -16,6 +16,7 @@ from outboard.compiler.adapter.lowering import lower_operator
 from outboard.compiler.choice import attention, functions, libraries
 from outboard.compiler.choice.libraries import Case, ShapeClass
 from outboard.compiler.plans import plan as p
+from outboard.compiler.plans.strided import span
 from outboard.compiler.target import Target, target_of
 
 #: Compiles a product of (m, k) and (k, n) and tells whether the driver's library computes it.
@@ -150,6 +151,15 @@ def test_typical_products_are_small(digits: tuple[int, ...]) -> None:
     a, b, _ = libraries.typical(ShapeClass("bmm", torch.float32, (1, 1), digits)).tensors
     batches, m, k = map(int, a.sizes)
     assert 2 * batches * m * k * int(b.sizes[2]) <= libraries.MOST
+
+
+def test_typical_products_are_cut_from_whole_ones() -> None:
+    """Rows of 3072 elements, of which 768 count, lie in few sets of a cache, as those of models do."""
+    a, b, _ = libraries.typical(ShapeClass("mm", torch.float32, (0, 0), (1, 10, 12, 10))).tensors
+    assert (a.sizes, a.strides) == ((768, 768), (1, 768))
+    assert (b.sizes, b.strides) == ((768, 768), (3072, 1))
+    vocabulary = libraries.typical(ShapeClass("mm", torch.float32, (1, 0), (1, 10, 18, 10))).tensors[1]
+    assert span(vocabulary.sizes, vocabulary.strides) <= 1 << 20
 
 
 #: Of the convolution that a class is found by: weight, stride, padding, dilation, transposed, output_padding, groups.

@@ -46,6 +46,8 @@ _log = logging.getLogger(__name__)
 TINY = 1 << 21
 #: Most operations of a typical case on a processor, and images of a convolution: a few milliseconds.
 MOST, IMAGES = 1 << 30, 1
+#: Most elements of a matrix of which a typical case is a part.
+_WHOLE = 1 << 24
 #: The same where thousands of work-items run at once, which one image may not keep busy.
 MOST_SIMT, IMAGES_SIMT = 1 << 34, 16
 #: Seconds after which no further round is measured, and most rounds.
@@ -281,6 +283,7 @@ def typical(shapes: ShapeClass, most: int = MOST, images: int = IMAGES) -> Case:
 
 def _typical_product(shapes: ShapeClass, most: int) -> Case:
     batches, m, n, k = (_middle(digits) for digits in shapes.sizes)
+    whole_m, whole_n = (size if size * k <= _WHOLE else 0 for size in (m, n))
     while 2 * batches * m * n * k > most and max(batches, m, n) > 1:
         if batches > 1:
             batches = (batches + 1) // 2
@@ -289,8 +292,10 @@ def _typical_product(shapes: ShapeClass, most: int) -> Case:
         else:
             n = (n + 1) // 2
     a_along_k, b_along_k = shapes.exact
-    a_strides = (m * k, k, 1) if a_along_k else (m * k, 1, m)
-    b_strides = (n * k, 1, k) if b_along_k else (n * k, n, 1)
+    # Rows that were cut lie as far apart as whole ones: where these are a multiple of a page, libraries take longer.
+    m_step, n_step = max(m, whole_m), max(n, whole_n)
+    a_strides = (m * k, k, 1) if a_along_k else (m_step * k, 1, m_step)
+    b_strides = (n * k, 1, k) if b_along_k else (n_step * k, n_step, 1)
     parts = [((batches, m, k), a_strides), ((batches, k, n), b_strides), ((batches, m, n), (m * n, n, 1))]
     first = 1 if shapes.operator == "mm" else 0
     a, b, out = (
