@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line that a person sees while much is compiled or built, and nobody else."""
+"""The line that a person sees while much is compiled or built."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class Terminal(io.StringIO):
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_line", progress._Line())
     monkeypatch.setattr(progress, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(progress, "LOG_QUIET_SECONDS", 0.05)
     monkeypatch.setattr(progress, "INTERVAL", 0.01)
     monkeypatch.setattr(progress, "PAUSE", 0.05)
 
@@ -81,7 +82,23 @@ def test_short_ones_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal.getvalue() == ""
 
 
-def test_without_a_terminal_nothing_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr", io.StringIO())
-    with progress.task("aten::add"):
-        assert not progress._line.watched
+def test_logs_have_a_line_when_it_begins_to_be_long_and_one_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = io.StringIO()
+    monkeypatch.setattr("sys.stderr", log)
+    for _ in range(4):
+        with progress.task("aten::add"):
+            time.sleep(0.05)
+    wait_until_done()
+    first, last = log.getvalue().splitlines()
+    assert first.endswith("going on; kept for later runs")
+    assert "4 graphs compiled" in last
+
+
+def test_a_log_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stream in (None, io.StringIO()):
+        monkeypatch.setattr("sys.stderr", stream)
+        with progress.task("aten::add"):
+            if stream is not None:
+                stream.close()
+            time.sleep(0.15)
+        wait_until_done()

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person sees of long compilations: a line on a terminal, updated in place; sources and schedules on request."""
+"""What a person sees of long compilations: a line on a terminal, updated in place, or one in a log when they begin to
+be long and one when they end; sources and schedules on request."""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -10,8 +13,8 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-#: Seconds of work before anything is shown.
-QUIET_SECONDS = 2.0
+#: Seconds of work before anything is shown, on a terminal and where lines stay.
+QUIET_SECONDS, LOG_QUIET_SECONDS = 2.0, 5.0
 #: Seconds between two looks at the work, and without work until the line ends.
 INTERVAL = 0.25
 PAUSE = 1.0
@@ -25,6 +28,20 @@ def _programs() -> tuple[int, int]:
     return sum(s["built"] for s in statistics), sum(s["waiting"] for s in statistics)
 
 
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # there is none, it is closed, or a program's object that can only write
+        return False
+
+
+def _write(text: str) -> None:
+    # Whoever reads it may have gone meanwhile: no reason to end a program.
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
 class _Line:
     """The line, shared by all compilations of the process. A thread keeps it up to date while there is work."""
 
@@ -35,6 +52,7 @@ class _Line:
         self.name = ""
         self.watched = False
         self.shown = False
+        self.text = ""  #: what the line says, or would say
         self.patient_since = 0.0  #: when the work began for which people have waited so far
 
     def begin(self, name: str) -> None:
@@ -48,7 +66,7 @@ class _Line:
 
     def watch(self) -> None:
         """Has a thread look after the line, if anybody can see it."""
-        if self.watched or not sys.stderr.isatty():
+        if self.watched or sys.stderr is None:
             return
         self.watched = True
         self.patient_since = time.perf_counter()
@@ -68,16 +86,20 @@ class _Line:
                     self.finish()
                     self.watched = False
                     return
-                if now - self.patient_since > QUIET_SECONDS:
-                    self.show(self.graphs - graphs, programs - built, waiting, now - started)
+                self.show(self.graphs - graphs, programs - built, waiting, last_work - started)
 
     def show(self, graphs: int, programs: int, waiting: int, seconds: float) -> None:
-        text = f"outboard: {seconds:.0f} s, {graphs} graphs compiled, {programs} programs built"
-        text += f", {waiting} waiting" if waiting else ""
-        text += f", last {self.name}" if self.name else ""
-        sys.stderr.write("\r\x1b[2K" + text[:100])
-        sys.stderr.flush()
-        self.shown = True
+        """Says how far the work is, if people have waited long enough; in a log once."""
+        self.text = f"outboard: {seconds:.0f} s, {graphs} graphs compiled, {programs} programs built"
+        self.text += f", {waiting} waiting" if waiting else ""
+        patience = time.perf_counter() - self.patient_since
+        if _is_terminal() and patience > QUIET_SECONDS:
+            name = f", last {self.name}" if self.name else ""
+            _write("\r\x1b[2K" + f"{self.text}{name}"[:100])
+            self.shown = True
+        elif not _is_terminal() and patience > LOG_QUIET_SECONDS and not self.shown:
+            _write(f"{self.text}, going on; kept for later runs\n")
+            self.shown = True
 
     def give_way(self) -> None:
         """Ends the line for what will be printed of an exception. What goes on may show a new one, but not soon."""
@@ -86,8 +108,7 @@ class _Line:
 
     def finish(self) -> None:
         if self.shown:
-            sys.stderr.write("\n")
-            sys.stderr.flush()
+            _write("\n" if _is_terminal() else f"{self.text}\n")
             self.shown = False
 
 
@@ -122,8 +143,9 @@ def give_way() -> None:
         _line.give_way()
 
 
+@atexit.register
 def finish() -> None:
-    """Ends the line, if one is on the screen."""
+    """Ends the line, if there is one."""
     with _line.lock:
         _line.finish()
 
