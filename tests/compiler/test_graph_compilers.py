@@ -547,7 +547,7 @@ for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
     functions = [
         lambda a, b: a * -0.7, lambda a, b: torch.mul(0.1, a), lambda a, b: torch.sub(a, b, alpha=2),
         lambda a, b: torch.relu(a), lambda a, b: a.sign(), lambda a, b: a.round(decimals=2),
-        lambda a, b: a**0.5,
+        lambda a, b: (a * torch.inf) ** 0.5, lambda a, b: (a * 0) ** -0.5,
         *(lambda a, b, d=d: a.to(d) for d in whole),
     ]
     for function in functions:

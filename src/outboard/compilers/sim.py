@@ -382,11 +382,11 @@ for _operation, _packet in _BITS.items():
 
 @rule(aten.pow.Tensor_Scalar)
 def _power(call: BoundNode) -> int:
-    """By one half a root, as on the CPU: of -0.0 and -inf it is another number than C's ``pow``."""
+    """By one half a root, as on the CPU (not of float16): of -0.0 and -inf it is another number than C's ``pow``."""
     program, dtype = call.program, call.dtype
     base, exponent = call.value(0, dtype), call.value(1, dtype)
     made = program.pointwise("power", dtype, base, exponent)
-    if not dtype.is_floating_point:
+    if not dtype.is_floating_point or dtype == torch.float16:
         return made
     for number, root in ((0.5, "sqrt"), (-0.5, "rsqrt")):
         is_half = program.pointwise("equal", torch.bool, exponent, program.full(number, (), dtype))
