@@ -25,27 +25,20 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Operators = dict[str, Callable[..., Any]]
 
-_ROUNDING: Operators = {
-    "floor": torch.floor,
-    "ceil": torch.ceil,
-    "trunc": torch.trunc,
-    "round": torch.round,
-    "frac": torch.frac,
-    **{f"round {d}": lambda x, d=d: torch.round(x, decimals=d) for d in (2, -1, 5)},
-}
 _UNARY: Operators = {
-    **_ROUNDING,
     **{
         name: getattr(torch, name)
         for name in (
-            "neg", "abs", "sign", "sgn", "signbit", "sqrt", "square", "reciprocal", "isnan", "isinf", "isfinite",
-            "isposinf", "isneginf", "logical_not", "bitwise_not", "nan_to_num", "frexp", "positive", "relu",
+            "floor", "ceil", "trunc", "round", "frac", "neg", "abs", "sign", "sgn", "signbit", "sqrt", "square",
+            "reciprocal", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "logical_not", "bitwise_not",
+            "nan_to_num", "frexp", "positive", "relu",
         )
     },
     **{
         name: getattr(F, name)
         for name in ("relu6", "hardtanh", "leaky_relu", "hardshrink", "softshrink")
     },
+    **{f"round {d}": lambda x, d=d: torch.round(x, decimals=d) for d in (2, -1, 5)},
     "threshold": lambda x: F.threshold(x, 0.5, 2),
     "nan_to_num 1": lambda x: torch.nan_to_num(x, 1, 2, 3),
 }  # fmt: skip
@@ -109,11 +102,9 @@ def edges(dtype: torch.dtype) -> Tensor:
         near = {0, 1, 2, 3, 5, 7, 8, 10, 31, 32, 63, 64, info.max, info.max - 1, info.max // 2, info.max // 2 + 1}
         below = {-1, -2, -3, -5, -7, -8, -10, info.min, info.min + 1, info.min // 2} if info.min else set()
         return torch.tensor(sorted(x for x in near | below if x <= info.max), dtype=dtype)
-    info, up = (
-        torch.finfo(dtype),
-        [0.0, 0.1, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 7.0, 10.0, 1 / 3, 100.25, 12345.678, math.inf],
-    )
+    info = torch.finfo(dtype)
     whole = 1 / info.eps
+    up = [0.0, 0.1, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 7.0, 10.0, 1 / 3, 100.25, 12345.678, math.inf]
     up += [info.max, info.tiny, info.smallest_normal * info.eps, info.tiny / 2, 0.5 - info.eps / 4, whole, whole + 1]
     up += [whole / 2 + 0.5, math.sqrt(info.max), math.sqrt(info.tiny)]
     up += [float(2**n) for n in (7, 8, 15, 16, 31, 32, 63, 64) if 2**n < info.max]

@@ -5,13 +5,12 @@ be long and one when they end; sources and schedules on request."""
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 #: Seconds of work before anything is shown, on a terminal and where lines stay.
 QUIET_SECONDS, LOG_QUIET_SECONDS = 2.0, 5.0
@@ -37,7 +36,7 @@ def _is_terminal() -> bool:
 
 def _write(text: str) -> None:
     # Whoever reads it may have gone meanwhile: no reason to end a program.
-    with contextlib.suppress(AttributeError, OSError, ValueError):
+    with suppress(AttributeError, OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()
 
@@ -92,14 +91,15 @@ class _Line:
         """Says how far the work is, if people have waited long enough; in a log once."""
         self.text = f"outboard: {seconds:.0f} s, {graphs} graphs compiled, {programs} programs built"
         self.text += f", {waiting} waiting" if waiting else ""
-        patience = time.perf_counter() - self.patient_since
-        if _is_terminal() and patience > QUIET_SECONDS:
+        is_terminal = _is_terminal()
+        if time.perf_counter() - self.patient_since <= (QUIET_SECONDS if is_terminal else LOG_QUIET_SECONDS):
+            return
+        if is_terminal:
             name = f", last {self.name}" if self.name else ""
             _write("\r\x1b[2K" + f"{self.text}{name}"[:100])
-            self.shown = True
-        elif not _is_terminal() and patience > LOG_QUIET_SECONDS and not self.shown:
+        elif not self.shown:
             _write(f"{self.text}, going on; kept for later runs\n")
-            self.shown = True
+        self.shown = True
 
     def give_way(self) -> None:
         """Ends the line for what will be printed of an exception. What goes on may show a new one, but not soon."""

@@ -316,11 +316,16 @@ def _binary(operation: str) -> Rule:
     )
 
 
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """What the CPU computes with numbers of a dtype in."""
+    return torch.float32 if dtype in _HALVES else dtype
+
+
 def _product(operation: str) -> Rule:
     """A factor or divisor that is one number, and the second operand, is not rounded to a half dtype, as on the CPU."""
 
     def multiply(call: BoundNode) -> int:
-        wide = torch.float32 if call.dtype in _HALVES and _is_number(call.given[1]) else call.dtype
+        wide = _wide(call.dtype) if _is_number(call.given[1]) else call.dtype
         product = call.program.pointwise(operation, wide, call.value(0, call.dtype), call.value(1, wide))
         return call.program.cast(product, call.dtype)
 
@@ -400,7 +405,7 @@ def _sum(call: BoundNode) -> int:
     one, other = call.value(0, call.dtype), call.value(1, call.dtype)
     if not isinstance(call["alpha"], Value) and call["alpha"] == 1:
         return program.pointwise("add" if adds else "subtract", call.dtype, one, other)
-    wide = torch.float32 if call.dtype in _HALVES else call.dtype
+    wide = _wide(call.dtype)
     factor = program.cast(call.value("alpha", call.dtype), wide)
     factor = factor if adds else program.pointwise("negate", wide, factor)
     return program.cast(program.pointwise("multiply_add", wide, one, other, factor), call.dtype)
@@ -420,7 +425,7 @@ def _divide(call: BoundNode) -> int:
     """In the dtype that the CPU divides in: halves by a number in float32, others with each step rounded to halves."""
     rounding = call["rounding_mode"]
     cuts = rounding == "trunc" and call.dtype.is_floating_point
-    wide = torch.float32 if call.dtype in _HALVES and _is_number(call.given[1]) else call.dtype
+    wide = _wide(call.dtype) if _is_number(call.given[1]) else call.dtype
     operation = "divide" if rounding is None or cuts else f"{rounding}_divide"
     quotient = call.program.pointwise(operation, wide, call.value(0, call.dtype), call.value(1, wide))
     return call.program.cast(call.program.pointwise("trunc", wide, quotient) if cuts else quotient, call.dtype)
@@ -430,7 +435,7 @@ def _divide(call: BoundNode) -> int:
 def _round_decimals(call: BoundNode) -> int:
     """By a power of ten, in float32 for halves."""
     program, decimals = call.program, call["decimals"]
-    wide = torch.float32 if call.dtype in _HALVES else call.dtype
+    wide = _wide(call.dtype)
     before, after = ("multiply", "divide") if decimals > 0 else ("divide", "multiply")
     power = program.full(10.0 ** abs(decimals), (), wide)
     whole = program.pointwise("round", wide, program.pointwise(before, wide, call.value(0, wide), power))

@@ -46,10 +46,10 @@ _log = logging.getLogger(__name__)
 TINY = 1 << 21
 #: Most operations of a typical case on a processor, and images of a convolution: a few milliseconds.
 MOST, IMAGES = 1 << 30, 1
-#: Most elements of a matrix of which a typical case is a part.
-_WHOLE = 1 << 24
 #: The same where thousands of work-items run at once, which one image may not keep busy.
 MOST_SIMT, IMAGES_SIMT = 1 << 34, 16
+#: Most elements of a matrix of which a typical case is a part.
+_WHOLE = 1 << 24
 #: Seconds after which no further round is measured, and most rounds.
 RACE_SECONDS, ROUNDS = 0.03, 8
 #: The driver's library must be this much faster.
