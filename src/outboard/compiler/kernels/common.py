@@ -203,6 +203,15 @@ def parity(count: Size) -> Size:
     return count - 2 * floor_div(count, 2)
 
 
+def holds(builder: PlanBuilder, condition: sympy.Basic) -> bool:
+    """Whether a condition on sizes and compute units holds for those at hand; the plan is restricted to what it holds
+    for."""
+    here = condition.subs(COMPUTE_UNITS, builder.target.compute_units)
+    known = builder.hint(sympy.Piecewise((1, here), (0, True))) == 1
+    builder.assume(condition if known else sympy.Not(condition))
+    return known
+
+
 def scalar_arguments(builder: PlanBuilder, value: object, double: bool) -> list[p.Argument] | None:
     """A number as two kernel arguments, ``float`` (``double`` if so asked) and ``long``, whose sum it is.
 

@@ -189,10 +189,10 @@ class Product:
     helpers: Mapping[str, str] = dataclasses.field(default_factory=dict)  #: functions for ``macros``, by name
     #: For CPUs: the dtype of halves if they are multiplied as they lie (``formats``).
     half: torch.dtype | None = None
-    #: For CPUs: macros that read A as it lies (``blocked``), where it can be; 1 if its columns, whose elements are
-    #: neighbours, are arranged as rows before, 0 if not; and macros that fill blocks of B.
+    #: For CPUs: macros that read A as it lies (``blocked``), where it can be, or once its columns, whose elements are
+    #: neighbours, are arranged as rows; and those that fill blocks of B.
     a_in_place: str = ""
-    a_columns: Size = 0
+    a_columns: bool = False
     b_fill: str = blocked.FILL_ELEMENTS
     #: For CPUs, m or n being 1: a program for that (``row``), and how many elements of C a piece of its work is.
     row: str = ""
@@ -263,16 +263,11 @@ class Product:
         shape = self._blocking(builder)
         arguments, rows, in_place = list(self.arguments), None, self.a_in_place
         defines: dict[str, object] = {"A_PARAMETER": "", **shape.defines()}
-        if not in_place or self.a_columns != 0:
+        if not in_place or self.a_columns:
             rows = self._arrange(builder)
             arguments.insert(0, builder.pointer(rows))
             defines["A_PARAMETER"] = ", OB_GLOBAL const ITEM* a_rows"
-            if common.static_int(self.a_columns) is None:
-                arguments.insert(1, builder.int64(self.a_columns))
-                defines["A_PARAMETER"] = ", OB_GLOBAL const ITEM* a_rows, const long arranged"
-                in_place = _either(in_place)
-            else:
-                in_place = _ARRANGED
+            in_place = _ARRANGED
         text = self._source(builder, in_place + self.b_fill + shape.text(), defines, shape)
         n_panels = common.ceil_div(self.n, shape.columns)
         # Enough pieces for all compute units, but rows enough in each to be worth the filling of B's blocks.
@@ -286,16 +281,13 @@ class Product:
             builder.free(rows)
 
     def _arrange(self, builder: PlanBuilder) -> int:
-        """Appends: rows of A, or none where its columns are not arranged, in a buffer; returns that."""
         shape = self._blocking(builder)
         width = formats.item_size(self.half, self.accumulate)
-        columns = bool(self.a_in_place)
-        batches = self.batches * self.a_columns if columns else self.batches
-        rows = builder.allocate(common.larger(width, batches * self.m * self.k * width))
-        body = self.a_in_place + shape.transpose() + blocked.ARRANGE_COLUMNS if columns else blocked.ARRANGE
+        rows = builder.allocate(common.larger(width, self.batches * self.m * self.k * width))
+        body = self.a_in_place + shape.transpose() + blocked.ARRANGE_COLUMNS if self.a_columns else blocked.ARRANGE
         kernel = builder.kernel(self._source(builder, body, shape.defines(), shape), "arrange")
-        pieces = batches * common.ceil_div(self.m, 64) * common.ceil_div(self.k, builder.target.tuning.k_block)
-        arguments = [builder.pointer(rows), builder.int64(batches), *self._counts(builder)[1:], *self.arguments]
+        pieces = self.batches * common.ceil_div(self.m, 64) * common.ceil_div(self.k, builder.target.tuning.k_block)
+        arguments = [builder.pointer(rows), *self._counts(builder), *self.arguments]
         common.launch_items(builder, kernel, pieces, arguments, grain=1)
         return rows
 
@@ -304,18 +296,6 @@ _ARRANGED = """
 #define A_START(b, m) (a_rows + ((b) * m_count + (m)) * k_count)
 #define A_ROW k_count
 #define A_STEP 1
-"""
-
-
-def _either(in_place: str) -> str:
-    """Macros that read A arranged, or, where it is not, as it lies."""
-    lying, arranged = (
-        text.replace("define A_", f"define {kind}_") for text, kind in ((in_place, "LYING"), (_ARRANGED, "ARRANGED"))
-    )
-    return f"""{lying}{arranged}
-#define A_START(b, m) (arranged ? ARRANGED_START(b, m) : LYING_START(b, m))
-#define A_ROW (arranged ? ARRANGED_ROW : LYING_ROW)
-#define A_STEP (arranged ? ARRANGED_STEP : LYING_STEP)
 """
 
 

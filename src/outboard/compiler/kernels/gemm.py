@@ -172,7 +172,7 @@ def emit(
         b_along_k=b.strides[1] == 1 and b.strides[2] != 1,
         half=half,
         a_in_place=_a_in_place(a, half) if as_it_lies else "",
-        a_columns=_a_columns(a, out.sizes[2], shape) if as_it_lies else 0,
+        a_columns=as_it_lies and _a_columns(builder, a, out.sizes[2], shape),
         b_fill=b_fill,
         row=row_text,
         row_width=row_width,
@@ -238,19 +238,18 @@ def _a_in_place(a: TensorArg, half: torch.dtype | None) -> str:
     return _A_IN_PLACE if half is None or _ONE in (a.strides[1], a.strides[2]) else ""
 
 
-def _a_columns(a: TensorArg, n: Size, shape: blocked.Blocking) -> Size:
-    """1 if A's columns, whose elements are neighbours, are arranged as rows, else 0. Halves have to be. For numbers the
-    copy pays if many panels of B meet A: a vector's worth of k is then read from as many pages, of caches beyond the
-    first if A is larger than that."""
+def _a_columns(builder: PlanBuilder, a: TensorArg, n: Size, shape: blocked.Blocking) -> bool:
+    """Whether A's columns, whose elements are neighbours, are arranged as rows. Halves have to be. For numbers the copy
+    pays if many panels of B meet A: a vector's worth of k is then read from as many pages, of caches beyond the first
+    if A is larger than that."""
     if a.strides[2] == 1 or a.strides[1] != 1:
-        return 0
+        return False
     if shape.half is not None:
-        return 1
-    panels, blocks = (
-        common.floor_div(n, _FEW_PANELS * shape.columns),
-        common.floor_div(a.numel(), _FEW_BLOCKS * shape.k_block * shape.columns),
+        return True
+    blocks = _FEW_BLOCKS * shape.k_block * shape.columns
+    return common.holds(builder, sympy.Ge(n, _FEW_PANELS * shape.columns)) and common.holds(
+        builder, sympy.Ge(a.numel(), blocks)
     )
-    return common.smaller(1, panels) * common.smaller(1, blocks)
 
 
 def _view(tensor: TensorArg, sizes: list[Size], strides: list[Size]) -> TensorArg:

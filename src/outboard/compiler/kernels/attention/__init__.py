@@ -43,7 +43,7 @@ def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
     queries = problem.query.sizes[2]
     if not builder.target.tuning.vectors:
         _attend_by_items(builder, problem, arguments)
-    elif _holds(builder, sympy.Le(queries, decode.MOST_QUERIES)):
+    elif common.holds(builder, sympy.Le(queries, decode.MOST_QUERIES)):
         _attend_with_few(builder, problem, arguments)
     else:
         _attend_by_tiles(builder, problem, arguments)
@@ -106,20 +106,22 @@ def _matrix_width(builder: PlanBuilder, problem: Problem) -> int | None:
     """The width of heads if matrix units can attend to them, else None."""
     if not matrix.has_units(problem):
         return None
-    return next((width for width in matrix.WIDTHS if _holds(builder, matrix.is_width(problem, width))), None)
+    return next((width for width in matrix.WIDTHS if common.holds(builder, matrix.is_width(problem, width))), None)
 
 
 def _teams(builder: PlanBuilder, problem: Problem) -> simt.Teams:
     """How work-items share rows; the plan is restricted to heads of up to that width."""
     wider = common.larger(problem.query.sizes[3], problem.value.sizes[3])
-    width = next((width for width in simt.WIDTHS[:-1] if _holds(builder, sympy.Le(wider, width))), simt.WIDTHS[-1])
+    width = next(
+        (width for width in simt.WIDTHS[:-1] if common.holds(builder, sympy.Le(wider, width))), simt.WIDTHS[-1]
+    )
     return simt.Teams.of(builder, width, problem.accumulate)
 
 
 def _attend_by_tiles(builder: PlanBuilder, problem: Problem, arguments: list[p.Argument]) -> None:
     batches, heads, queries, _ = problem.query.sizes
     shape = Blocking.for_target(builder.target, problem.accumulate)
-    if _holds(builder, sympy.Le(queries, shape.lanes)):
+    if common.holds(builder, sympy.Le(queries, shape.lanes)):
         shape = dataclasses.replace(shape, rows=2 * shape.rows, vectors=1)
     numbers = forward.numbers(MAX_WIDTH, shape)
     text = _tiled(problem, shape, forward.text(shape), numbers, problem.key, problem.value)
@@ -128,20 +130,11 @@ def _attend_by_tiles(builder: PlanBuilder, problem: Problem, arguments: list[p.A
     common.launch_items(builder, builder.kernel(text, "attend"), pieces, arguments, grain=1)
 
 
-def _holds(builder: PlanBuilder, condition: sympy.Basic) -> bool:
-    """Whether a condition on sizes and compute units holds for those at hand; the plan is restricted to what it holds
-    for."""
-    here = condition.subs(COMPUTE_UNITS, builder.target.compute_units)
-    known = builder.hint(sympy.Piecewise((1, here), (0, True))) == 1
-    builder.assume(condition if known else sympy.Not(condition))
-    return known
-
-
 def _attend_with_few(builder: PlanBuilder, problem: Problem, arguments: list[p.Argument]) -> None:
     shape = Blocking.for_target(builder.target, problem.accumulate)
     batches, heads, queries, _ = problem.query.sizes
     pieces = batches * problem.key.sizes[1] * common.ceil_div(queries * problem.share, decode.GROUP)
-    split = not _holds(builder, sympy.Ge(pieces, COMPUTE_UNITS))
+    split = not common.holds(builder, sympy.Ge(pieces, COMPUTE_UNITS))
     extra = {"SPLIT": int(split), "GROUP": decode.GROUP, "BLOCK": decode.KEYS}
     text = _tiled(problem, shape, decode.text(shape), decode.numbers(MAX_WIDTH), **extra)
     kernel, numbers = builder.kernel(text, "decode"), problem.numbers()
