@@ -18,6 +18,8 @@ from typing import TypeVar
 # What kernels of ours compute is to be tested; test_library_functions has tests of what else could. PyTorch loads the
 # device, which looks for that library.
 os.environ.setdefault("OUTBOARD_HOST_ONEDNN", "0")
+# What programs print is compared whole, however slow the machine.
+os.environ.setdefault("OUTBOARD_PROGRESS", "0")
 # Programs that tests start in another folder find the same packages.
 if search_path := os.environ.get("PYTHONPATH"):
     os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(folder) for folder in search_path.split(os.pathsep))

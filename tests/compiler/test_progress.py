@@ -9,6 +9,7 @@ import time
 import pytest
 
 from outboard.compiler import progress
+from tests.conftest import RunPython
 
 
 class Terminal(io.StringIO):
@@ -23,6 +24,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "LOG_QUIET_SECONDS", 0.05)
     monkeypatch.setattr(progress, "INTERVAL", 0.01)
     monkeypatch.setattr(progress, "PAUSE", 0.05)
+    monkeypatch.delenv("OUTBOARD_PROGRESS", raising=False)
 
 
 def wait_until_done() -> None:
@@ -102,3 +104,35 @@ def test_a_log_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
                 stream.close()
             time.sleep(0.15)
         wait_until_done()
+
+
+def test_nothing_is_shown_to_those_who_want_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = io.StringIO()
+    monkeypatch.setattr("sys.stderr", log)
+    monkeypatch.setenv("OUTBOARD_PROGRESS", "0")
+    with progress.task("aten::add"):
+        time.sleep(0.15)
+    assert not progress._line.watched
+    assert log.getvalue() == ""
+
+
+def test_a_program_may_end_during_a_look(run_python: RunPython) -> None:
+    """A thread within C++ that waits for Python's lock while Python ends would end the process by SIGABRT."""
+    source = """
+        import time
+        import outboard
+        from outboard import _C
+        from outboard.compiler import progress
+
+        def look():
+            for _ in range(3000):
+                _C.device_count()  # gives way to other threads
+            return 0, 1
+
+        progress.INTERVAL = 0
+        progress._programs = look
+        progress.programs()
+        time.sleep(0.02)
+        print("end")
+    """
+    assert run_python(source, OUTBOARD_PROGRESS="1") == "end\n"

@@ -53,6 +53,8 @@ class _Line:
         self.shown = False
         self.text = ""  #: what the line says, or would say
         self.patient_since = 0.0  #: when the work began for which people have waited so far
+        self.thread: threading.Thread | None = None
+        self.closed = threading.Event()  #: once Python ends
 
     def begin(self, name: str) -> None:
         self.active += 1
@@ -64,19 +66,19 @@ class _Line:
         self.graphs += graphs
 
     def watch(self) -> None:
-        """Has a thread look after the line, if anybody can see it."""
-        if self.watched or sys.stderr is None:
+        """Has a thread look after the line, if anybody can see it and wants to."""
+        if self.watched or self.closed.is_set() or sys.stderr is None or os.environ.get("OUTBOARD_PROGRESS") == "0":
             return
         self.watched = True
         self.patient_since = time.perf_counter()
-        threading.Thread(target=self._watch, args=(self.graphs,), name="outboard-progress", daemon=True).start()
+        self.thread = threading.Thread(target=self._watch, args=(self.graphs,), name="outboard-progress", daemon=True)
+        self.thread.start()
 
     def _watch(self, graphs: int) -> None:
         built, _ = _programs()
         started = time.perf_counter()
         last_work = started
-        while True:
-            time.sleep(INTERVAL)
+        while not self.closed.wait(INTERVAL):
             now, (programs, waiting) = time.perf_counter(), _programs()
             with self.lock:
                 if self.active or waiting:
@@ -144,8 +146,12 @@ def give_way() -> None:
 
 
 @atexit.register
-def finish() -> None:
-    """Ends the line, if there is one."""
+def close() -> None:
+    """Ends the line, and its thread: Python ends the process with an error if a thread is within C++ that gives way to
+    others while Python ends."""
+    _line.closed.set()
+    if _line.thread is not None:
+        _line.thread.join()
     with _line.lock:
         _line.finish()
 
