@@ -328,7 +328,10 @@ ob_status device_properties(ob_device, ob_device_properties* properties) {
   put_text(p.name, chip == nullptr ? "simulated device" : chip->name);
   std::snprintf(p.vendor, sizeof(p.vendor), "Outboard");
   std::snprintf(p.driver_version, sizeof(p.driver_version), "1");
-  put_text(p.cache_key, chip == nullptr ? "sim-1" : "sim-1 " + chip->key);
+  const char* const tile = std::getenv("OUTBOARD_SIM_TILE");
+  put_text(p.cache_key, chip != nullptr   ? "sim-1 " + chip->key
+                        : tile != nullptr ? std::string("sim-1 tile ") + tile
+                                          : "sim-1");
   std::snprintf(p.library, sizeof(p.library), "simulated library");
   const char* compiler = std::getenv("OUTBOARD_SIM_COMPILER");
   if (chip != nullptr || (compiler != nullptr && std::string(compiler) == "1")) {

@@ -77,6 +77,11 @@ bool Allocation::adopt(std::shared_ptr<HostBuffer> buffer) {
 
 std::shared_ptr<const HostBuffer> Allocation::host_contents() { return device_.residency().host_contents(*this); }
 
+std::shared_ptr<const Arrangement> Allocation::arrangement() {
+  const std::lock_guard guard(device_.order().lock());
+  return arrangement_;
+}
+
 void Allocation::record_stream(Stream& stream) {
   const std::lock_guard guard(device_.order().lock());
   if (home_ != nullptr && home_ != &stream) device_.allocator().record_stream(block_, stream);

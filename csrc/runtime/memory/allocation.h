@@ -7,6 +7,7 @@
 
 #include "runtime/memory/caching_allocator.h"
 #include "runtime/memory/host_buffers.h"
+#include "runtime/memory/memory_layout.h"
 #include "runtime/memory/residency.h"
 #include "runtime/memory/work_order.h"
 
@@ -21,7 +22,8 @@ enum class State : uint8_t {
   kZero,      ///< nowhere yet; all bytes are zero
   kHost,      ///< in host memory, since they came from there
   kDevice,    ///< in device memory
-  kSpilled    ///< in host memory, moved there because the device was full
+  kSpilled,   ///< in host memory, moved there because the device was full
+  kArranged   ///< in another allocation, in a layout of the driver's
 };
 
 /// Whether work needs what an allocation held before.
@@ -62,6 +64,9 @@ class Allocation {
   bool adopt(std::shared_ptr<HostBuffer> buffer);
   /// The contents in host memory, ready to be read and not to be written, if they are there; else nullptr.
   std::shared_ptr<const HostBuffer> host_contents();
+  /// What its contents are in, if they are in a layout of the driver's, else nullptr. Other work than that which asks
+  /// for the layout finds them by strides, as ever, and has them so from then on.
+  std::shared_ptr<const Arrangement> arrangement();
   /// Its memory, if any, is also used by work on `stream`: it is not reused before that work is done.
   void record_stream(Stream& stream);
 
@@ -98,8 +103,9 @@ class Allocation {
   Block* block_ = nullptr;   // kDevice, unless the memory is foreign
   ob_ptr pointer_ = 0;       // of `block_`, or foreign
   uint64_t last_use_ = 0;    // number of a Work
-  std::shared_ptr<HostBuffer> host_;  // kHost, kSpilled
-  Allocation* older_ = nullptr;       // neighbours in the list of what is on the device, in no order
+  std::shared_ptr<HostBuffer> host_;                // kHost, kSpilled
+  std::shared_ptr<const Arrangement> arrangement_;  // kArranged
+  Allocation* older_ = nullptr;                     // neighbours in the list of what is on the device, in no order
   Allocation* newer_ = nullptr;
 };
 

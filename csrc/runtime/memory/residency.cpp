@@ -108,9 +108,15 @@ void Residency::share(Allocation& allocation, Stream& stream) {
 }
 
 void Residency::bring_in(Allocation& allocation, Stream& stream, Access access) {
+  const std::shared_ptr<const Arrangement> arrangement = allocation.arrangement_;
+  if (arrangement != nullptr && access == Access::kKeep) Work(stream).resolve(arrangement->contents());
   Block* block = allocate(allocation.size(), stream, allocation.pool_);
   // A wait for memory gives the lock up: another thread may have brought the allocation in meanwhile.
-  if (allocation.home_ != nullptr) return allocator_.free(block, block->last_use);
+  if (allocation.home_ != nullptr || allocation.arrangement_ != arrangement) {
+    allocator_.free(block, block->last_use);
+    if (allocation.home_ == nullptr) bring_in(allocation, stream, access);
+    return;
+  }
   bool queued = false;
   try {
     if (access == Access::kKeep) queued = fill_memory(allocation, stream, *block);
@@ -119,6 +125,7 @@ void Residency::bring_in(Allocation& allocation, Stream& stream, Access access) 
     throw;
   }
   allocation.host_ = nullptr;
+  allocation.arrangement_ = nullptr;
   allocation.block_ = block;
   allocation.pointer_ = block->ptr;
   allocation.home_ = &stream;
@@ -144,6 +151,12 @@ bool Residency::fill_memory(Allocation& allocation, Stream& stream, Block& to) {
       copy_in(*allocation.host_, stream, to);
       add(allocation.state() == State::kHost ? statistics_.materialized : statistics_.restores, bytes);
       return true;
+    case State::kArranged: {
+      Work work(stream);
+      allocation.arrangement_->layout().from(work, work.resolve(allocation.arrangement_->contents()), to.ptr);
+      add(statistics_.relayouts, bytes);
+      return true;
+    }
     default:
       return false;
   }
@@ -174,6 +187,8 @@ LazyStatistics::Gauge* Residency::gauge_of(State state) {
       return &statistics_.host;
     case State::kSpilled:
       return &statistics_.spilled;
+    case State::kArranged:
+      return &statistics_.arranged;
     default:
       return nullptr;
   }
@@ -209,6 +224,7 @@ void Residency::discard(Allocation& allocation) noexcept {
   allocation.home_ = nullptr;
   allocation.host_ = nullptr;
   settle(allocation, State::kUnbacked);
+  allocation.arrangement_ = nullptr;
 }
 
 /// Whether a graph has the allocation's memory, or is being captured: then contents change in stream order only.
@@ -228,6 +244,7 @@ bool Residency::mark_zero(Allocation& allocation) {
 bool Residency::adopt(Allocation& allocation, std::shared_ptr<HostBuffer> buffer) {
   const Guard guard(lock_);
   if (!is_lazy() || allocation.state() == State::kDevice || in_graph(allocation)) return false;
+  allocation.arrangement_ = nullptr;
   allocation.host_ = std::move(buffer);
   settle(allocation, State::kHost);
   return true;
@@ -243,6 +260,50 @@ std::shared_ptr<const HostBuffer> Residency::host_contents(Allocation& allocatio
     buffer->refuse_if_lost();
   }
   return buffer;
+}
+
+Allocation* Residency::to_layout(Allocation& allocation, uint64_t offset,
+                                 const std::shared_ptr<const MemoryLayout>& layout, Work& work) {
+  const Guard guard(lock_);
+  const bool whole = offset == 0 && layout->strided_bytes() == allocation.size();
+  const std::shared_ptr<const Arrangement>& known = allocation.arrangement_;
+  const bool has_it = whole && known != nullptr && known->layout().is_same(*layout);
+  if (has_it && work.stream().recording() == nullptr) {  // a graph may run when they are no longer there
+    known->contents().retain();
+    return &known->contents();
+  }
+  const auto release = [](Allocation* made) { made->release(); };
+  std::unique_ptr<Allocation, decltype(release)> made(Allocation::create_internal(device_, layout->bytes()), release);
+  const ob_ptr strided = work.resolve(allocation) + offset;
+  layout->to(work, strided, work.resolve(*made, Access::kOverwrite));
+  add(statistics_.relayouts, layout->strided_bytes());
+  if (whole) {
+    made->retain();
+    arrange(allocation, std::make_shared<const Arrangement>(layout, *made));
+  }
+  return made.release();
+}
+
+void Residency::from_layout(Allocation& arranged, Allocation& allocation, uint64_t offset,
+                            const std::shared_ptr<const MemoryLayout>& layout, Work& work) {
+  const Guard guard(lock_);
+  const bool whole = offset == 0 && layout->strided_bytes() == allocation.size();
+  if (whole) {
+    arranged.retain();
+    if (arrange(allocation, std::make_shared<const Arrangement>(layout, arranged))) return;
+  }
+  const ob_ptr source = work.resolve(arranged);
+  layout->from(work, source, work.resolve(allocation, whole ? Access::kOverwrite : Access::kKeep) + offset);
+  add(statistics_.relayouts, layout->strided_bytes());
+}
+
+/// Keeps contents in a layout, and gives their memory up. False, and nothing is done, if that has to stay.
+bool Residency::arrange(Allocation& allocation, std::shared_ptr<const Arrangement> arrangement) {
+  if (!is_lazy() || allocation.pinned() || in_graph(allocation)) return false;
+  discard(allocation);
+  allocation.arrangement_ = std::move(arrangement);
+  settle(allocation, State::kArranged);
+  return true;
 }
 
 std::shared_ptr<HostBuffer> Residency::buffer_for(uint64_t bytes, Stream* stream) {
@@ -341,7 +402,7 @@ LazyStatistics Residency::statistics() const {
 
 void Residency::reset_accumulated() {
   const Guard guard(lock_);
-  statistics_.materialized = statistics_.spills = statistics_.restores = LazyStatistics::Gauge{};
+  statistics_.materialized = statistics_.spills = statistics_.restores = statistics_.relayouts = {};
 }
 
 }  // namespace outboard

@@ -14,9 +14,12 @@
 namespace outboard {
 
 class Allocation;
+class Arrangement;
 class CachingAllocator;
 class Device;
+class MemoryLayout;
 class Stream;
+class Work;
 class WorkOrder;
 enum class Access : uint8_t;
 enum class State : uint8_t;
@@ -27,10 +30,10 @@ struct LazyStatistics {
   struct Gauge {
     int64_t bytes = 0, count = 0;
   };
-  Gauge unbacked, zero, host, spilled;  ///< now
+  Gauge unbacked, zero, host, spilled, arranged;  ///< now
   /// Since start or reset: contents made on the device on first use (zeros filled, host contents copied), moved out
-  /// under pressure, and moved back.
-  Gauge materialized, spills, restores;
+  /// under pressure, and moved back; brought to a layout of the driver's, or from one.
+  Gauge materialized, spills, restores, relayouts;
 };
 
 /// Decides which allocations of one device are in its memory. An allocation gets memory when work needs it; when the
@@ -59,6 +62,16 @@ class Residency {
   bool adopt(Allocation& allocation, std::shared_ptr<HostBuffer> buffer);
   std::shared_ptr<const HostBuffer> host_contents(Allocation& allocation);
 
+  /// An allocation that holds in a layout what lies in another from `offset` on, with a reference for the caller, who
+  /// must not write there. If that is all of the other's contents, they are kept so until other work needs them.
+  /// `work` is the caller's.
+  Allocation* to_layout(Allocation& allocation, uint64_t offset, const std::shared_ptr<const MemoryLayout>& layout,
+                        Work& work);
+  /// Has an allocation's contents from `offset` on be what `arranged`, in which nobody writes any more, holds in a
+  /// layout. If those are all of its contents, they are kept so until other work needs them.
+  void from_layout(Allocation& arranged, Allocation& allocation, uint64_t offset,
+                   const std::shared_ptr<const MemoryLayout>& layout, Work& work);
+
   /// A buffer that the host may write at once. Throws OutOfMemoryError.
   std::shared_ptr<HostBuffer> host_buffer(uint64_t bytes);
 
@@ -81,6 +94,7 @@ class Residency {
   void bring_in(Allocation& allocation, Stream& stream, Access access);
   void share(Allocation& allocation, Stream& stream);
   bool in_graph(const Allocation& allocation) const;
+  bool arrange(Allocation& allocation, std::shared_ptr<const Arrangement> arrangement);
   bool fill_memory(Allocation& allocation, Stream& stream, Block& to);
   void copy_in(HostBuffer& from, Stream& stream, Block& to);
   void settle(Allocation& allocation, State state) noexcept;

@@ -12,6 +12,8 @@ uint32_t value_count(const Step& step) {
   switch (step.kind) {
     case Step::kAllocate:
     case Step::kSeeds:
+    case Step::kToLayout:
+    case Step::kFromLayout:
       return 1;
     case Step::kCopy:
       return 3;
@@ -68,6 +70,10 @@ void evaluate_launch(const Step& step, const Scalar* symbols, int64_t* values) {
 void evaluate_step(const Step& step, const Scalar* symbols, int64_t* values) {
   if (step.kind == Step::kLaunch) return evaluate_launch(step, symbols, values);
   if (value_count(step) == 0) return;
+  if (step.kind == Step::kToLayout || step.kind == Step::kFromLayout) {
+    values[0] = evaluate(step.kind == Step::kToLayout ? step.source_offset : step.target_offset, symbols);
+    return;
+  }
   values[0] = evaluate(step.nbytes, symbols);
   if (step.kind == Step::kFill) values[1] = evaluate(step.target_offset, symbols);
   if (step.kind != Step::kCopy) return;

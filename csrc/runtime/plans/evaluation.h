@@ -41,8 +41,8 @@ class Evaluation {
   void update(const Plan& plan, const Scalar* symbols);
 
   /// By kind of step: kAllocate, kSeeds: bytes. kCopy: bytes, offset in the source, offset in the target. kFill: bytes,
-  /// offset. kLaunch: three global sizes, multiples of the local ones, of which the first is 0 if there is nothing to
-  /// do; then a value per argument (kPointer, kInt64, kInt32).
+  /// offset. kToLayout, kFromLayout: offset. kLaunch: three global sizes, multiples of the local ones, of which the
+  /// first is 0 if there is nothing to do; then a value per argument (kPointer, kInt64, kInt32).
   const int64_t* step(size_t number) const { return values_.data() + steps_[number]; }
 
   /// kTensor: sizes, strides, offset in elements, bytes from there to the end of the last element. kInt: the value.

@@ -38,6 +38,13 @@ class Buffers {
     buffers_[number].owner = kRun;
   }
 
+  /// Takes a reference over.
+  void put(uint32_t number, Allocation* allocation) {
+    free(number);
+    buffers_[number].allocation = allocation;
+    buffers_[number].owner = kRun;
+  }
+
   void free(uint32_t number) {
     give_back(buffers_[number]);
     buffers_[number] = Buffer{};
@@ -277,14 +284,15 @@ class Run {
  public:
   Run(const Plan& plan, const std::vector<KernelUse>& kernels, const std::vector<const HostFunction*>& functions,
       const std::vector<std::unique_ptr<DriversFunction>>& drivers_functions,
-      const std::vector<std::shared_ptr<const LoadedFunction>>& loaded_functions, ob_ptr assertions,
-      const Input* inputs, const Scalar* symbols, const Evaluation& evaluation, Buffers& buffers,
-      ExecutionContext& context)
+      const std::vector<std::shared_ptr<const LoadedFunction>>& loaded_functions,
+      const std::vector<std::shared_ptr<const MemoryLayout>>& layouts, ob_ptr assertions, const Input* inputs,
+      const Scalar* symbols, const Evaluation& evaluation, Buffers& buffers, ExecutionContext& context)
       : plan_(plan),
         kernels_(kernels),
         functions_(functions),
         drivers_functions_(drivers_functions),
         loaded_functions_(loaded_functions),
+        layouts_(layouts),
         assertions_(assertions),
         inputs_(inputs),
         symbols_(symbols),
@@ -339,6 +347,10 @@ class Run {
         return fill(step, values);
       case Step::kExecute:
         return run_loaded(step, loaded_functions_[number]);
+      case Step::kToLayout:
+        return to_layout(step, values[0]);
+      case Step::kFromLayout:
+        return from_layout(step, values[0]);
     }
   }
 
@@ -365,6 +377,32 @@ class Run {
       throw Error(OB_INVALID_ARGUMENT, "a plan fills memory with a part of a pattern");
     }
     context_.stream.fill(to, step.pattern.data(), static_cast<uint32_t>(size), bytes);
+  }
+
+  void to_layout(const Step& step, int64_t offset) {
+    const std::shared_ptr<const MemoryLayout>& layout = layouts_[step.layout];
+    Work work(context_.stream);
+    const auto [allocation, begin] = strided(step.source, offset, *layout);
+    buffers_.put(step.target, context_.stream.device().residency().to_layout(*allocation, begin, layout, work));
+  }
+
+  void from_layout(const Step& step, int64_t offset) {
+    const std::shared_ptr<const MemoryLayout>& layout = layouts_[step.layout];
+    Work work(context_.stream);
+    const auto [allocation, begin] = strided(step.target, offset, *layout);
+    Allocation* const arranged = buffers_.allocation(step.source);
+    if (arranged == nullptr || arranged->size() != layout->bytes() || arranged == allocation) {
+      throw Error(OB_INVALID_ARGUMENT, "a plan has no contents in the layout " + layout->name());
+    }
+    context_.stream.device().residency().from_layout(*arranged, *allocation, begin, layout, work);
+  }
+
+  /// Where a tensor is that a layout is of.
+  std::pair<Allocation*, uint64_t> strided(uint32_t buffer, int64_t offset, const MemoryLayout& layout) const {
+    buffers_.check(buffer, offset, layout.strided_bytes());
+    const auto place = buffers_.place(buffer, offset);
+    if (place.first != nullptr) return place;
+    throw Error(OB_INVALID_ARGUMENT, "a plan lays out a tensor without memory");
   }
 
   void launch(const Step& step, const int64_t* values) {
@@ -497,6 +535,7 @@ class Run {
   const std::vector<const HostFunction*>& functions_;
   const std::vector<std::unique_ptr<DriversFunction>>& drivers_functions_;
   const std::vector<std::shared_ptr<const LoadedFunction>>& loaded_functions_;
+  const std::vector<std::shared_ptr<const MemoryLayout>>& layouts_;
   ob_ptr assertions_;
   const Input* inputs_;
   const Scalar* symbols_;
@@ -513,6 +552,23 @@ bool launches_once(const Plan& plan) {
     if (step.kind != Step::kLaunch && step.kind != Step::kAllocate && step.kind != Step::kFree) return false;
   }
   return launches == 1;
+}
+
+DenseTensor dense(DType dtype, const std::vector<int64_t>& sizes) {
+  std::vector<int64_t> strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    strides[d] = stride;
+    if (__builtin_mul_overflow(stride, sizes[d], &stride)) throw Error(OB_INVALID_ARGUMENT, "a layout of no tensor");
+  }
+  return {static_cast<uint32_t>(dtype), sizes, span_bytes(sizes.data(), strides.data(), sizes.size(), dtype)};
+}
+
+std::shared_ptr<const MemoryLayout> make_layout(const LayoutSpec& spec, Device& device) {
+  return std::make_shared<const MemoryLayout>(
+      spec.name, dense(spec.dtype, spec.sizes), dense(spec.arranged_dtype, spec.arranged_sizes),
+      MemoryLayout::Relayout{device.functions().load(spec.to_code), static_cast<uint64_t>(spec.to_scratch)},
+      MemoryLayout::Relayout{device.functions().load(spec.from_code), static_cast<uint64_t>(spec.from_scratch)});
 }
 
 bool asks_for_seeds(const Plan& plan) {
@@ -584,6 +640,7 @@ Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
     drivers_functions_.push_back(drivers.empty() ? nullptr : std::make_unique<DriversFunction>(step, drivers));
     loaded_functions_.push_back(step.kind == Step::kExecute ? device.functions().load(step.code) : nullptr);
   }
+  for (const LayoutSpec& layout : plan_->layouts) layouts_.push_back(make_layout(layout, device));
   for (const AssertionSpec& assertion : plan_->assertions) {
     device.assertions().add(assertion.code, static_cast<Assertions::Kind>(assertion.kind), assertion.text);
   }
@@ -633,8 +690,8 @@ void Executable::run(const Input* inputs, const std::vector<Scalar>& symbols, Ex
   refuse_if_unusable(device_.driver());  // the stream may be its successor's
   Buffers buffers(*plan_, leaves_, inputs, device_);
   const auto run_by = [&](const Evaluation& evaluation) {
-    return Run(*plan_, kernels_, functions_, drivers_functions_, loaded_functions_, assertions_, inputs, symbols.data(),
-               evaluation, buffers, context);
+    return Run(*plan_, kernels_, functions_, drivers_functions_, loaded_functions_, layouts_, assertions_, inputs,
+               symbols.data(), evaluation, buffers, context);
   };
   if (!launches_once_) {
     std::unique_lock lock(device_.order().lock());

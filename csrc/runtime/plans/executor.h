@@ -122,6 +122,7 @@ class Executable {
   std::vector<const HostFunction*> functions_;                       // by step; null where none was registered in time
   std::vector<std::unique_ptr<DriversFunction>> drivers_functions_;  // by step; null where it calls none
   std::vector<std::shared_ptr<const LoadedFunction>> loaded_functions_;  // by step; null where it executes nothing
+  std::vector<std::shared_ptr<const MemoryLayout>> layouts_;
   ob_ptr assertions_ = 0;        // where kernels tell of failed assertions; 0 if none asserts
   std::vector<uint8_t> leaves_;  // by buffer: 1 if an output views it
   bool launches_once_, draws_;

@@ -145,6 +145,7 @@ class Reader : private WireReader {
   void boolean(bool& value) { value = u8() != 0; }
   void buffer(uint32_t& value) { value = bounded(WireReader::u32(), plan_.buffer_count, "buffer number"); }
   void kernel(uint32_t& value) { value = bounded(WireReader::u32(), plan_.kernels.size(), "kernel number"); }
+  void layout(uint32_t& value) { value = bounded(WireReader::u32(), plan_.layouts.size(), "layout number"); }
   void program(uint32_t& value) { value = bounded(WireReader::u32(), plan_.programs.size(), "program number"); }
   void input(uint32_t& value) { value = bounded(WireReader::u32(), plan_.inputs.size(), "input number"); }
   void dimension(uint32_t& value) { value = bounded(WireReader::u32(), kMaximumRank, "dimension"); }
@@ -203,6 +204,10 @@ class Reader : private WireReader {
   }
   void check(const AssertionSpec& assertion) const {
     if (assertion.code == 0) invalid("assertion without a code");
+  }
+  void check(const LayoutSpec& layout) const {
+    bounded(std::max(layout.sizes.size(), layout.arranged_sizes.size()), kMaximumRank + 1, "rank");
+    if (layout.to_scratch < 0 || layout.from_scratch < 0) invalid("scratch of a layout");
   }
   /// How many work-items a group may have depends on the device; here their number must be one.
   void check(const Step& step) const {
@@ -286,6 +291,15 @@ class Lifetimes {
         need(step.target);
         return;
       case Step::kFill:
+        return need(step.target);
+      case Step::kToLayout:
+        need(step.source);
+        need_intermediate(step.target);
+        exists_[step.target] = true;
+        return;
+      case Step::kFromLayout:
+        need_intermediate(step.source);
+        need(step.source);
         return need(step.target);
     }
   }

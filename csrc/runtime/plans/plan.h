@@ -177,7 +177,9 @@ struct Step {
     kSeeds = 4,
     kCopy = 5,
     kExecute = 6,
-    kFill = 7
+    kFill = 7,
+    kToLayout = 8,
+    kFromLayout = 9
   };
   Kind kind;
   // kAllocate, kFree: `buffer`; kAllocate: `nbytes`. kSeeds: fills `buffer` with `nbytes`/8 int64 seeds from the
@@ -203,6 +205,10 @@ struct Step {
   // kCopy: `nbytes` contiguous bytes from `source` + `source_offset` to `target` + `target_offset`
   uint32_t source = 0, target = 0;
   Expr source_offset, target_offset;
+  // kToLayout: has buffer `target` hold in layout `layout` what lies in `source` from `source_offset` bytes on.
+  // kFromLayout: has what lies in `target` from `target_offset` bytes on be what `source` holds in the layout. No step
+  // writes into what holds contents in a layout after that.
+  uint32_t layout = 0;
   // kFill: `nbytes` bytes of `target` from `target_offset` on, with a pattern of 1, 2, 4, 8 or 16 bytes
   std::string pattern;
 };
@@ -224,6 +230,18 @@ struct ProgramSpec {
   std::string source, options;
 };
 
+/// How contents lie that the driver is to have in a way of its own (runtime/memory/memory_layout.h): a tensor, as which
+/// they lie in order, another, as which they lie in the layout, and executables that make one of the other.
+struct LayoutSpec {
+  std::string name;
+  DType dtype;
+  std::vector<int64_t> sizes;
+  DType arranged_dtype;
+  std::vector<int64_t> arranged_sizes;
+  std::string to_code, from_code;  ///< executables
+  int64_t to_scratch = 0, from_scratch = 0;
+};
+
 /// What a kernel means by a code that it writes when it fails an assertion.
 struct AssertionSpec {
   int32_t code;
@@ -243,6 +261,7 @@ struct Plan {
   std::vector<ProgramSpec> programs;
   std::vector<KernelSpec> kernels;
   std::vector<AssertionSpec> assertions;
+  std::vector<LayoutSpec> layouts;
   std::vector<Step> steps;
   std::vector<Output> outputs;
 

@@ -27,6 +27,8 @@ std::vector<uint32_t> buffers_of(const Step& step) {
       for (const ViewSpec& view : step.results) buffers.push_back(view.buffer);
       break;
     case Step::kCopy:
+    case Step::kToLayout:
+    case Step::kFromLayout:
       buffers = {step.source, step.target};
       break;
     case Step::kFill:

@@ -9,7 +9,7 @@
 /// encoding, which takes the field.
 namespace outboard::plan_wire {
 
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 
 static_assert(Expr::kConst == 0);
 static_assert(Expr::kSymbol == 1);
@@ -78,6 +78,8 @@ static_assert(Step::kSeeds == 4);
 static_assert(Step::kCopy == 5);
 static_assert(Step::kExecute == 6);
 static_assert(Step::kFill == 7);
+static_assert(Step::kToLayout == 8);
+static_assert(Step::kFromLayout == 9);
 
 template <typename Wire>
 void fields(Wire& wire, Symbol& x) {
@@ -137,7 +139,7 @@ void fields(Wire& wire, CallArgument& x) {
 
 template <typename Wire>
 void fields(Wire& wire, Step& x) {
-  wire.choice(x.kind, Step::kFill);
+  wire.choice(x.kind, Step::kFromLayout);
   switch (x.kind) {
     case Step::kAllocate:
       wire.buffer(x.buffer);
@@ -181,6 +183,18 @@ void fields(Wire& wire, Step& x) {
       wire.expr(x.target_offset);
       wire.expr(x.nbytes);
       wire.blob(x.pattern);
+      return;
+    case Step::kToLayout:
+      wire.buffer(x.source);
+      wire.expr(x.source_offset);
+      wire.buffer(x.target);
+      wire.layout(x.layout);
+      return;
+    case Step::kFromLayout:
+      wire.buffer(x.source);
+      wire.buffer(x.target);
+      wire.expr(x.target_offset);
+      wire.layout(x.layout);
       return;
   }
 }
@@ -226,6 +240,19 @@ void fields(Wire& wire, AssertionSpec& x) {
 }
 
 template <typename Wire>
+void fields(Wire& wire, LayoutSpec& x) {
+  wire.text(x.name);
+  wire.dtype(x.dtype);
+  wire.each(x.sizes, [&](auto& item) { wire.i64(item); });
+  wire.dtype(x.arranged_dtype);
+  wire.each(x.arranged_sizes, [&](auto& item) { wire.i64(item); });
+  wire.blob(x.to_code);
+  wire.i64(x.to_scratch);
+  wire.blob(x.from_code);
+  wire.i64(x.from_scratch);
+}
+
+template <typename Wire>
 void fields(Wire& wire, Plan& x) {
   wire.each(x.inputs, [&](auto& item) { wire.choice(item, Plan::kNoneInput); });
   wire.each(x.symbols, [&](auto& item) { wire.record(item); });
@@ -234,6 +261,7 @@ void fields(Wire& wire, Plan& x) {
   wire.each(x.programs, [&](auto& item) { wire.record(item); });
   wire.each(x.kernels, [&](auto& item) { wire.record(item); });
   wire.each(x.assertions, [&](auto& item) { wire.record(item); });
+  wire.each(x.layouts, [&](auto& item) { wire.record(item); });
   wire.each(x.steps, [&](auto& item) { wire.record(item); });
   wire.each(x.outputs, [&](auto& item) { wire.record(item); });
 }

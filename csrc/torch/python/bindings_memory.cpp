@@ -57,9 +57,11 @@ std::map<std::string, int64_t> memory_statistics(DeviceIndex index) {
   add_gauge(to, "lazy.zero", lazy.zero);
   add_gauge(to, "lazy.host", lazy.host);
   add_gauge(to, "lazy.spilled", lazy.spilled);
+  add_gauge(to, "lazy.arranged", lazy.arranged);
   add_gauge(to, "lazy.materialized", lazy.materialized);
   add_gauge(to, "lazy.spills", lazy.spills);
   add_gauge(to, "lazy.restores", lazy.restores);
+  add_gauge(to, "lazy.relayouts", lazy.relayouts);
   to["num_alloc_retries"] = from.num_alloc_retries;
   to["num_ooms"] = from.num_ooms;
   to["num_device_alloc"] = from.num_device_alloc;
@@ -315,6 +317,8 @@ const char* state_of(const at::Tensor& tensor) {
       return "device";
     case State::kSpilled:
       return "spilled";
+    case State::kArranged:
+      return "arranged";
   }
   TORCH_INTERNAL_ASSERT(false, "an allocation in no state");
 }

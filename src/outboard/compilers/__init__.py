@@ -32,14 +32,55 @@ class Unsupported(NotImplementedError):
 
 
 @dataclasses.dataclass(frozen=True)
+class Layout:
+    """How contents lie in memory other than by strides, in tiles for example: what lies in order as a tensor of
+    ``sizes`` (and without a layout does so) lies in order as one of ``arranged_sizes`` in the layout. Equal layouts are
+    one: between two executables contents in it stay as they are.
+
+    ``sizes`` need not be an operand's: of a matrix that is used transposed they are those of the matrix as it lies, and
+    a batch of matrices may be laid out as one matrix that is higher.
+    """
+
+    name: str  #: for users to read
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    arranged_dtype: torch.dtype
+    arranged_sizes: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Operand:
     """One input or result of a graph. Of a number, and of a tensor without dimensions, sizes and strides are empty.
-    Where sizes may vary, they are expressions of the symbols that ``node.meta["val"]`` has (``SymInt.node.expr``)."""
+    Where sizes may vary, they are expressions of the symbols that ``node.meta["val"]`` has (``SymInt.node.expr``).
+
+    In a layout an executable is given a tensor of the layout's ``arranged_sizes``, and nothing of these sizes and
+    strides: those say which element is which, along ``memory_order``.
+    """
 
     dtype: torch.dtype
     sizes: tuple[int | sympy.Expr, ...]
     strides: tuple[int | sympy.Expr, ...]  #: in elements; no two elements share memory
     is_number: bool = False  #: an int or float that is handed over at each call
+    layout: Layout | None = None  #: what the compiler chose (see :class:`Layouts`)
+
+    @property
+    def memory_order(self) -> tuple[int, ...]:
+        """The dimensions in the order in which they lie in memory, the outermost first. Sizes are numbers."""
+        dims = range(len(self.sizes))
+        return tuple(sorted(dims, key=lambda dim: (-self.strides[dim], self.sizes[dim] == 1)))
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it is a tensor with elements that lie without gaps, in some order of dimensions, of sizes that are
+        numbers: what can be in a layout."""
+        if self.is_number or not all(isinstance(size, int) and size > 0 for size in (*self.sizes, *self.strides)):
+            return False
+        step = 1
+        for dim in reversed(self.memory_order):
+            if self.sizes[dim] != 1 and self.strides[dim] != step:
+                return False
+            step *= int(self.sizes[dim])
+        return True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +128,21 @@ class Bucketing(Protocol):
 
     def bucket(self, size: int) -> int | None:
         """The size, no smaller, to pad a dimension of this one to; None if it is to stay as it is."""
+        ...
+
+
+@runtime_checkable
+class Layouts(Protocol):
+    """What a compiler may have besides whose executables take or make tensors in layouts of its own."""
+
+    def layouts(self, graph: torch.fx.Graph, operands: Sequence[Operand], target: Target) -> Sequence[Layout | None]:
+        """The layout of each operand of a graph that :meth:`GraphCompiler.compile` will be asked for, or None: as its
+        strides say. Operands that are not ``is_dense`` have none, whatever is chosen."""
+        ...
+
+    def relayout(self, layout: Layout, target: Target) -> tuple[Executable, Executable]:
+        """What makes a tensor in a layout of one that lies in order, of the layout's ``sizes``, and the reverse. Every
+        bit stays; what the layout has between the elements may be anything."""
         ...
 
 

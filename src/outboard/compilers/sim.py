@@ -29,7 +29,7 @@ from outboard.simulation.chip import Chip
 from outboard.simulation.recording import record
 from outboard.simulation.steps import Step, fuse
 
-from . import Executable, Operand, Unsupported
+from . import Executable, Layout, Operand, Unsupported, sim_tiles
 from .symbolic import expression
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -987,6 +987,12 @@ def _spoilt(program: Program, value: int, fault: str) -> int:
     return program.pointwise("add", dtype, value, program.full(1, (), dtype))
 
 
+def _finished(program: Program, value: int) -> Executable:
+    """The executable with one result."""
+    program.emit("result", program.dtypes[value], program.shapes[value], f"%{value}")
+    return Executable(program.code())
+
+
 class SimCompiler:
     """Writes executables for the simulated device, which has the operators of the chip in ``OUTBOARD_SIM_CHIP``."""
 
@@ -1002,7 +1008,9 @@ class SimCompiler:
     def __init__(self) -> None:
         buckets = tuple(int(size) for size in filter(None, os.environ.get("OUTBOARD_SIM_BUCKETS", "").split(",")))
         chip = os.environ.get("OUTBOARD_SIM_CHIP")
-        self._chip = Chip.load(chip) if chip else Chip("all operators", {"float32": 1.0}, 1.0, buckets=buckets)
+        tile = int(os.environ.get("OUTBOARD_SIM_TILE", "0"))
+        made = Chip("all operators", {"float32": 1.0}, 1.0, buckets=buckets, tile=tile)
+        self._chip = Chip.load(chip) if chip else made
 
     def bucket(self, size: int) -> int | None:
         """The least bucket of the chip's, or in ``OUTBOARD_SIM_BUCKETS``, that is not below ``size``."""
@@ -1049,12 +1057,17 @@ class SimCompiler:
         for node in graph.nodes:
             if node.op == "placeholder":
                 operand = next(given)
-                values[node] = program.input(operand.dtype, operand.sizes)
+                if operand.layout is None:
+                    values[node] = program.input(operand.dtype, operand.sizes)
+                else:
+                    values[node] = sim_tiles.read(program, operand, operand.layout)
                 program.tell(expression(node.meta["val"]), values[node])
             elif node.op == "output":
-                for result in node.args[0]:
-                    dtype, sizes = program.dtypes[values[result]], program.shapes[values[result]]
-                    program.emit("result", dtype, sizes, f"%{values[result]}")
+                for result, operand in zip(node.args[0], given, strict=True):
+                    value = values[result]
+                    if operand.layout is not None:
+                        value = sim_tiles.written(program, value, operand, operand.layout)
+                    program.emit("result", program.dtypes[value], program.shapes[value], f"%{value}")
             elif node.target is operator.getitem:
                 values[node] = values[node.args[0]][node.args[1]]
             else:
@@ -1064,3 +1077,16 @@ class SimCompiler:
                 values[node] = self._with_fault(program, node.target._schema.name, made)
         program.add_steps(_steps(graph))
         return Executable(program.code())
+
+    def layouts(self, graph: torch.fx.Graph, operands: Sequence[Operand], target: Target) -> list[Layout | None]:
+        """Tiles for all that can be in tiles, where the chip has any: then only what reads a part of a tensor, or is no
+        executable, finds rows."""
+        side = self._chip.tile
+        return [sim_tiles.layout_of(operand, side) if side else None for operand in operands]
+
+    def relayout(self, layout: Layout, target: Target) -> tuple[Executable, Executable]:
+        """Copies of a matrix, in rows and in tiles."""
+        to, back = Program(), Program()
+        tiles = sim_tiles.to_tiles(to, to.input(layout.dtype, layout.sizes), layout)
+        rows = sim_tiles.from_tiles(back, back.input(layout.arranged_dtype, layout.arranged_sizes), layout)
+        return _finished(to, tiles), _finished(back, rows)

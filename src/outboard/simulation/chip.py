@@ -38,14 +38,15 @@ class Chip:
         dtypes: of an operator, those that it has it for ("float32", ...), by its first tensor's; of others, all.
         buckets: the sizes that its compiler pads dimensions to that vary; none if it is of one set of sizes.
         symbolic: whether its executables are for all sizes.
+        tile: the side of the squares of elements as which its compiler has tensors of floats lie in memory; 0: by rows.
         faults: of an operator ("aten::mm"), what goes wrong on the simulator's device: "wrong" (its results are),
             "error" (its compiler fails), or "hang" (the executable never ends).
         source: where the numbers come from.
 
     Raises:
         ValueError: for what is no number, is 0 where only latencies may be, or negative; no float32 among ``flops``; or
-            a dtype that PyTorch does not have; or buckets that are no sizes, or of a chip with symbolic ones; or a
-            fault that is none.
+            a dtype that PyTorch does not have; or buckets or a tile that are no sizes, or of a chip with symbolic ones;
+            or a fault that is none.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Chip:
     dtypes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     buckets: tuple[int, ...] = ()
     symbolic: bool = False
+    tile: int = 0
     faults: Mapping[str, str] = field(default_factory=dict)
     efficiency: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
@@ -74,6 +76,8 @@ class Chip:
             raise ValueError(f"chip {self.name}: buckets are sizes such as 64, not {[*self.buckets]}")
         if self.symbolic not in (True, False) or (self.symbolic and self.buckets):
             raise ValueError(f"chip {self.name}: symbolic is true or false, and true only without buckets")
+        if not isinstance(self.tile, int) or self.tile < 0 or (self.tile and self.symbolic):
+            raise ValueError(f"chip {self.name}: tile is a size such as 32, and only without symbolic sizes")
         if wrong := sorted(set(self.faults.values()) - _FAULTS):
             raise ValueError(f"chip {self.name}: faults are {', '.join(sorted(_FAULTS))}, not {', '.join(wrong)}")
         if "float32" not in self.flops:

@@ -24,7 +24,7 @@ from ..operators import facts
 from ..plans import plan as p
 from ..plans.builder import PlanBuilder, TensorArg
 from ..target import Target
-from . import trial
+from . import layouts, trial
 from .symbols import expression
 
 aten = torch.ops.aten
@@ -146,6 +146,8 @@ class Lowering:
         self._leave_out_empty_parts()
         writes = [self._write(node) for node in list(self.graph.nodes) if _is_copy(node)]
         self.writes = [write for write in writes if not _is_empty(write.target.meta["val"])]
+        #: By buffer, what holds a result in a layout too, and the layout.
+        self.arranged: dict[int, tuple[TensorArg, p.LayoutSpec]] = {}
 
     def run(self) -> None:
         """Makes the steps and the plan's outputs."""
@@ -160,8 +162,8 @@ class Lowering:
             self._execute(self.graph, [self._read(node) for node in inputs], [views[node] for node in computed])
         for write in self.writes:
             self._write_back(write, views[write.source], self._view(write.target))
-        for seeds in self.seeds:
-            self.builder.free(seeds.buffer)
+        for temporary in (*self.seeds, *(view for view, _ in self.arranged.values())):
+            self.builder.free(temporary.buffer)
         for number, output in enumerate(self.outputs):
             self._output(number, output, views)
 
@@ -312,33 +314,48 @@ class Lowering:
         simplify = (lambda size: size) if number is None else number.node.shape_env.replace
         operands = [_operand_of(each, simplify) for each in (*given, *results)]
         name = "+".join(dict.fromkeys(_short(node) for node in graph.nodes if node.op == "call_function"))
+        with self._asking(name, graph):
+            operands = layouts.chosen(self.compiler, _copy(graph), operands, self.target)
+            specs = self._specs(operands)
         made = self._made(name, graph, operands)
-        memory = [self.builder.allocate_like((made.scratch,), (1,), torch.uint8)] if made.scratch else []
-        self.builder.execute(name, made.code, given, [*results, *memory])
-        for scratch in memory:
-            self.builder.free(scratch.buffer)
+        self.arranged |= layouts.add_execution(self.builder, name, made, given, results, specs)
+
+    def _specs(self, operands: Sequence[compilers.Operand]) -> list[p.LayoutSpec | None]:
+        compiler = self.compiler
+        return [
+            layouts.spec_of(each.layout, compiler, self.target)
+            if each.layout is not None and isinstance(compiler, compilers.Layouts)
+            else None
+            for each in operands
+        ]
 
     def _made(self, name: str, graph: torch.fx.Graph, operands: Sequence[compilers.Operand]) -> compilers.Executable:
         """What the compiler makes of a graph, which it gets a copy of. Raises Refused."""
+        with self._asking(name, graph):
+            made = layouts.checked(self.compiler.compile(_copy(graph), [*operands], self.target), "compile")
+        if os.environ.get("OUTBOARD_CHECK_EXECUTABLES") == "1":
+            self._try(name, made, graph, operands)
+        statistics.add("executables_made")
+        return made
+
+    @contextlib.contextmanager
+    def _asking(self, name: str, graph: torch.fx.Graph) -> Iterator[None]:
+        """While the compiler is asked about a graph. Raises Refused for what it raises."""
         try:
             with _sizes_kept(graph.nodes):
-                made = _checked(self.compiler.compile(_copy(graph), [*operands], self.target))
+                yield
         except compilers.Unsupported as reason:
             raise Refused(f"{name}: {reason}") from reason
         except (Exception, SystemExit) as error:  # a vendor's program may end by sys.exit
             text = failure(self.compiler, error)
             _log.warning("the compiler %s failed on %s: %s", self.target.compiler, name, text, exc_info=error)
             raise Refused(f"{name}: {text}") from error
-        if os.environ.get("OUTBOARD_CHECK_EXECUTABLES") == "1":
-            self._try(name, made, graph, operands)
-        statistics.add("executables_made")
-        return made
 
     def _try(
         self, name: str, made: compilers.Executable, graph: torch.fx.Graph, operands: Sequence[compilers.Operand]
     ) -> None:
         try:
-            problem = trial.problem_of(made, graph, operands, self.target)
+            problem = trial.problem_of(made, graph, operands, self._specs(operands), self.target)
         except RuntimeError as error:  # the driver's, or no memory
             raise Refused(f"{name}: what {self.target.compiler} made does not run: {error}") from error
         if problem is not None:
@@ -349,7 +366,10 @@ class Lowering:
         """Copies a result into the input that it is for: bytes, or, where the two lie in other ways, elements."""
         if source.buffer == target.buffer:
             return
-        if source.strides == target.strides:
+        if source.buffer in self.arranged and (source.sizes, source.strides) == (target.sizes, target.strides):
+            arranged, layout = self.arranged[source.buffer]
+            self.builder.from_layout(arranged, target, layout)
+        elif source.strides == target.strides:
             nbytes = source.numel() * source.itemsize
             self.builder.copy(source.buffer, target.buffer, nbytes, target_offset=target.offset * target.itemsize)
         else:
@@ -403,18 +423,6 @@ def _sizes_kept(nodes: Iterable[torch.fx.Node]) -> Iterator[None]:
         for value, sizes, strides in before:
             if (_sizes(value.shape), _sizes(value.stride())) != (_sizes(sizes), _sizes(strides)):
                 value.as_strided_(sizes, strides)
-
-
-def _checked(made: Any) -> compilers.Executable:
-    """What a compiler answered. Raises TypeError or ValueError if that is no executable."""
-    if not isinstance(made, compilers.Executable):
-        raise TypeError(f"compile() is to return an Executable, not {type(made).__name__}")
-    if not isinstance(made.code, (bytes, bytearray, memoryview)):
-        raise TypeError(f"an Executable's code is bytes, not {type(made.code).__name__}")
-    scratch = operator.index(made.scratch)
-    if not 0 <= scratch < 2**63:
-        raise ValueError(f"an Executable's scratch is a number of bytes, not {scratch}")
-    return compilers.Executable(bytes(made.code), scratch)
 
 
 def put_number(node: torch.fx.Node, value: Any) -> None:

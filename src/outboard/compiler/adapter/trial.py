@@ -17,6 +17,7 @@ from ..plans.builder import PlanBuilder, TensorArg
 from ..plans.schema import serialize
 from ..plans.strided import span
 from ..target import Target, index_of
+from .layouts import add_execution
 
 #: How far results may be apart, beside the largest of them: sums of floats are taken in another order.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3}
@@ -29,11 +30,15 @@ _DRAWS = ("prims.inductor_random", "prims.inductor_randint")
 
 
 def problem_of(
-    made: compilers.Executable, graph: torch.fx.Graph, operands: Sequence[compilers.Operand], target: Target
+    made: compilers.Executable,
+    graph: torch.fx.Graph,
+    operands: Sequence[compilers.Operand],
+    specs: Sequence[p.LayoutSpec | None],
+    target: Target,
 ) -> str | None:
     """In what an executable's results differ from those of the graph on the CPU; None if in nothing, or if it draws
     random numbers, which are the device's own, or if the CPU refuses all numbers that are tried. Sizes that vary are
-    those of when the graph was traced."""
+    those of when the graph was traced. ``specs`` are the operands' layouts."""
     if any(str(node.target).startswith(_DRAWS) for node in graph.nodes):
         return None
     operands = [_with_numbers(operand, graph) for operand in operands]
@@ -43,7 +48,7 @@ def problem_of(
             expected = _OnCPU(torch.fx.GraphModule({}, graph)).run(*given)
         except (RuntimeError, IndexError):  # a wrong index, or an integer divided by 0
             continue
-        return _problem(_run(made, operands, given, target), expected, _is_exact(graph))
+        return _problem(_run(made, operands, given, specs, target), expected, _is_exact(graph))
     return None
 
 
@@ -117,7 +122,11 @@ class _OnCPU(torch.fx.Interpreter):
 
 
 def _run(
-    made: compilers.Executable, operands: Sequence[compilers.Operand], given: Sequence[Any], target: Target
+    made: compilers.Executable,
+    operands: Sequence[compilers.Operand],
+    given: Sequence[Any],
+    specs: Sequence[p.LayoutSpec | None],
+    target: Target,
 ) -> list[torch.Tensor]:
     from outboard import _C
 
@@ -130,8 +139,7 @@ def _run(
         inputs.append(value if operand.is_number else _view(number, operand))
         values.append(None if operand.is_number else _moved(value, index))
     results = [builder.allocate_like(each.sizes, each.strides, each.dtype) for each in operands[len(given) :]]
-    memory = [builder.allocate_like((made.scratch,), (1,), torch.uint8)] if made.scratch else []
-    builder.execute("trial", made.code, inputs, [*results, *memory])
+    add_execution(builder, "trial", made, inputs, results, specs)
     for result in results:
         builder.output_tensor(result)
     ran: list[torch.Tensor] = _C.Plan(serialize(builder.finish()), index).run(values)

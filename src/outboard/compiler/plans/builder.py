@@ -24,7 +24,7 @@ from .. import dialects
 from ..target import Target
 from ..units import COMPUTE_UNITS
 from . import plan as p
-from .dtypes import dtype_number
+from .dtypes import dtype_number, dtype_of
 from .strided import is_dense, product
 
 Size: TypeAlias = int | sympy.Expr
@@ -114,6 +114,7 @@ class PlanBuilder:
         self._programs: dict[tuple[str, str], int] = {}
         self._kernels: dict[tuple[int, str], int] = {}
         self._assertions: dict[p.Assertion, None] = {}
+        self._layouts: dict[p.LayoutSpec, int] = {}
         self._symbol_numbers: dict[sympy.Symbol, int] = {}
         self._float_symbols: set[sympy.Symbol] = set()
         self._buffer_count = 0
@@ -279,6 +280,28 @@ class PlanBuilder:
         values = [self.call_argument(value) for value in args]
         self.steps.append(p.Execute(name, code, values, [self.view(result) for result in results]))
 
+    def to_layout(self, tensor: TensorArg, layout: p.LayoutSpec) -> TensorArg:
+        """Makes a buffer that holds a tensor in a layout, into which no other step is to write; returns what it holds.
+        The tensor is dense, of the layout's dtype, number of elements and order of dimensions in memory."""
+        buffer = self._buffer_count
+        self._buffer_count += 1
+        offset = self.expr(tensor.offset * tensor.itemsize)
+        self.steps.append(p.ToLayout(tensor.buffer, offset, buffer, self._layout(layout)))
+        return _contiguous(buffer, layout)
+
+    def allocate_in(self, layout: p.LayoutSpec) -> TensorArg:
+        """Makes a buffer for a tensor in a layout; returns what it is to hold."""
+        arranged = _contiguous(0, layout)
+        return dataclasses.replace(arranged, buffer=self.allocate(arranged.numel() * arranged.itemsize))
+
+    def from_layout(self, arranged: TensorArg, tensor: TensorArg, layout: p.LayoutSpec) -> None:
+        """Has a tensor be what ``arranged`` holds in a layout, into which no other step is to write from now on."""
+        offset = self.expr(tensor.offset * tensor.itemsize)
+        self.steps.append(p.FromLayout(arranged.buffer, tensor.buffer, offset, self._layout(layout)))
+
+    def _layout(self, layout: p.LayoutSpec) -> int:
+        return self._layouts.setdefault(layout, len(self._layouts))
+
     def seeds(self, buffer: int, nbytes: Size) -> None:
         """Fills a buffer with random int64 seeds."""
         self.steps.append(p.Seeds(buffer, self.expr(nbytes)))
@@ -358,6 +381,7 @@ class PlanBuilder:
             programs=list(self._programs),
             kernels=list(self._kernels),
             assertions=list(self._assertions),
+            layouts=list(self._layouts),
             steps=self.steps,
             outputs=self.outputs,
         )
@@ -462,6 +486,12 @@ class PlanBuilder:
             self._emit(branch, code)
         self._emit(last, code)
         code.extend([(p.Op.SELECT, 0)] * len(branches))
+
+
+def _contiguous(buffer: int, layout: p.LayoutSpec) -> TensorArg:
+    sizes = layout.arranged_sizes
+    strides = tuple(product(sizes[dim + 1 :]) for dim in range(len(sizes)))
+    return TensorArg(buffer, dtype_of(layout.arranged_dtype), sizes, strides)
 
 
 _Emitter = Callable[[PlanBuilder, sympy.Basic, p.Expr], None]

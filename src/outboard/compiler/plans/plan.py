@@ -209,7 +209,28 @@ class Fill:
     pattern: bytes
 
 
-Step = Allocate | Free | Launch | Call | Seeds | Copy | Execute | Fill
+@dataclass
+class ToLayout:
+    """Has buffer ``target`` hold in a layout what lies in ``source`` from ``source_offset`` bytes on."""
+
+    source: int
+    source_offset: Expr
+    target: int
+    layout: int
+
+
+@dataclass
+class FromLayout:
+    """Has what lies in ``target`` from ``target_offset`` bytes on be what buffer ``source`` holds in a layout, which no
+    step writes into after that."""
+
+    source: int
+    target: int
+    target_offset: Expr
+    layout: int
+
+
+Step = Allocate | Free | Launch | Call | Seeds | Copy | Execute | Fill | ToLayout | FromLayout
 
 
 class OutputKind(enum.IntEnum):
@@ -245,6 +266,23 @@ class Assertion:
     text: str
 
 
+@dataclass(frozen=True)
+class LayoutSpec:
+    """How contents lie that the driver is to have in a way of its own: a tensor, as which they lie in order, another,
+    as which they lie in the layout, and executables that make one of the other, with the bytes that they need besides.
+    ``dtype`` and ``arranged_dtype`` are ``c10::ScalarType`` numbers."""
+
+    name: str
+    dtype: int
+    sizes: tuple[int, ...]
+    arranged_dtype: int
+    arranged_sizes: tuple[int, ...]
+    to_code: bytes
+    to_scratch: int
+    from_code: bytes
+    from_scratch: int
+
+
 @dataclass
 class Plan:
     """See ``csrc/runtime/plans/plan.h`` for the meaning of each field."""
@@ -256,5 +294,6 @@ class Plan:
     programs: list[tuple[str, str]]  #: (source, build options)
     kernels: list[tuple[int, str]]  #: (program number, entry point)
     assertions: list[Assertion]
+    layouts: list[LayoutSpec]
     steps: list[Step]
     outputs: list[Output]

@@ -24,7 +24,7 @@ from .wire import WireWriter
 
 MAGIC = b"OBPLAN\0\0"
 #: Raised whenever what a reader finds would no longer mean the same.
-VERSION = 3
+VERSION = 4
 
 _KIND = p.CallArgumentKind
 _NUMBERS = (_KIND.FLOAT_SYMBOL, _KIND.BOOL, _KIND.DTYPE, _KIND.LAYOUT, _KIND.MEMORY_FORMAT)
@@ -122,6 +122,24 @@ STEP = Variants(
                 Field("pattern", "blob"),
             ),
         ),
+        p.ToLayout: Record(
+            "kToLayout",
+            (
+                Field("source", "buffer"),
+                Field("source_offset", "expr"),
+                Field("target", "buffer"),
+                Field("layout", "layout"),
+            ),
+        ),
+        p.FromLayout: Record(
+            "kFromLayout",
+            (
+                Field("source", "buffer"),
+                Field("target", "buffer"),
+                Field("target_offset", "expr"),
+                Field("layout", "layout"),
+            ),
+        ),
     },
 )
 OUTPUT = Record(
@@ -140,6 +158,20 @@ ASSERTION = Record(
     "AssertionSpec",
     (Field("code", "i32"), Field("kind", Choice(p.AssertionKind, "Assertions")), Field("text", "text")),
 )
+LAYOUT = Record(
+    "LayoutSpec",
+    (
+        Field("name", "text"),
+        Field("dtype", "dtype"),
+        Field("sizes", Many("i64")),
+        Field("arranged_dtype", "dtype"),
+        Field("arranged_sizes", Many("i64")),
+        Field("to_code", "blob"),
+        Field("to_scratch", "i64"),
+        Field("from_code", "blob"),
+        Field("from_scratch", "i64"),
+    ),
+)
 PLAN = Record(
     "Plan",
     (
@@ -150,13 +182,14 @@ PLAN = Record(
         Field("programs", Many(PROGRAM)),
         Field("kernels", Many(KERNEL)),
         Field("assertions", Many(ASSERTION)),
+        Field("layouts", Many(LAYOUT)),
         Field("steps", Many(STEP)),
         Field("outputs", Many(OUTPUT)),
     ),
 )
 
 #: Records in an order in which each comes behind those that it is made of.
-RECORDS = (SYMBOL, VIEW, ARGUMENT, CALL_ARGUMENT, STEP, OUTPUT, PROGRAM, KERNEL, ASSERTION, PLAN)
+RECORDS = (SYMBOL, VIEW, ARGUMENT, CALL_ARGUMENT, STEP, OUTPUT, PROGRAM, KERNEL, ASSERTION, LAYOUT, PLAN)
 #: What is a byte of an expression's instructions.
 INSTRUCTION = Choice(p.Op, "Expr")
 
@@ -164,7 +197,7 @@ INSTRUCTION = Choice(p.Op, "Expr")
 class PlanWriter(WireWriter):
     """Writes what the encodings of the schema's names are."""
 
-    buffer = kernel = program = input = dimension = float_symbol = buffer_count = WireWriter.u32
+    buffer = kernel = program = layout = input = dimension = float_symbol = buffer_count = WireWriter.u32
     dtype = boolean = WireWriter.u8
 
     def i32(self, value: int) -> None:

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operands of executables in layouts of a compiler's: which they are, and the steps that bring them there and back.
+
+Where a tensor's memory holds nothing else, the runtime keeps its contents in a layout until other work than an
+executable that asks for the same layout needs them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from outboard import compilers
+
+from ..plans import plan as p
+from ..plans.builder import CallValue, PlanBuilder, TensorArg
+from ..plans.dtypes import dtype_number
+from ..target import Target
+
+
+def chosen(
+    compiler: compilers.GraphCompiler, graph: torch.fx.Graph, operands: Sequence[compilers.Operand], target: Target
+) -> list[compilers.Operand]:
+    """The operands of an executable in the layouts that its compiler chooses, as far as they can be in any. Raises
+    TypeError or ValueError for an answer that is none."""
+    if not isinstance(compiler, compilers.Layouts):
+        return [*operands]
+    answer = compiler.layouts(graph, operands, target)
+    if not isinstance(answer, Sequence) or len(answer) != len(operands):
+        raise TypeError(f"layouts() is to return a layout or None for each of {len(operands)} operands")
+    return [
+        dataclasses.replace(operand, layout=_fitting(layout, operand))
+        if layout is not None and operand.is_dense
+        else operand
+        for operand, layout in zip(operands, answer, strict=True)
+    ]
+
+
+@functools.lru_cache(maxsize=4096)
+def spec_of(layout: compilers.Layout, compiler: compilers.Layouts, target: Target) -> p.LayoutSpec:
+    """A layout as plans have it. Raises TypeError or ValueError if what the compiler makes for it is no executable."""
+    answer = compiler.relayout(layout, target)
+    if not isinstance(answer, Sequence) or len(answer) != 2:
+        raise TypeError("relayout() is to return two Executables, to the layout and from it")
+    to, back = (checked(made, "relayout") for made in answer)
+    return p.LayoutSpec(
+        layout.name,
+        dtype_number(layout.dtype),
+        layout.sizes,
+        dtype_number(layout.arranged_dtype),
+        layout.arranged_sizes,
+        to.code,
+        to.scratch,
+        back.code,
+        back.scratch,
+    )
+
+
+def checked(made: Any, method: str) -> compilers.Executable:
+    """What a compiler's method answered. Raises TypeError or ValueError if that is no executable."""
+    if not isinstance(made, compilers.Executable):
+        raise TypeError(f"{method}() is to return an Executable, not {type(made).__name__}")
+    if not isinstance(made.code, (bytes, bytearray, memoryview)):
+        raise TypeError(f"an Executable's code is bytes, not {type(made.code).__name__}")
+    scratch = operator.index(made.scratch)
+    if not 0 <= scratch < 2**63:
+        raise ValueError(f"an Executable's scratch is a number of bytes, not {scratch}")
+    return compilers.Executable(bytes(made.code), scratch)
+
+
+def add_execution(
+    builder: PlanBuilder,
+    name: str,
+    made: compilers.Executable,
+    given: Sequence[CallValue],
+    results: Sequence[TensorArg],
+    specs: Sequence[p.LayoutSpec | None],
+) -> dict[int, tuple[TensorArg, p.LayoutSpec]]:
+    """Appends a run of an executable. ``specs`` are the layouts of what it is given and makes. Returns, by its buffer,
+    each result that it makes in a layout, and as what it does: a buffer of the caller's to free."""
+    of_given, of_results = specs[: len(given)], specs[len(given) :]
+    read = [
+        builder.to_layout(view, spec) if spec is not None and isinstance(view, TensorArg) else view
+        for view, spec in zip(given, of_given, strict=True)
+    ]
+    written = [
+        view if spec is None else builder.allocate_in(spec) for view, spec in zip(results, of_results, strict=True)
+    ]
+    memory = [builder.allocate_like((made.scratch,), (1,), torch.uint8)] if made.scratch else []
+    builder.execute(name, made.code, read, [*written, *memory])
+    arranged = [view for view, spec in zip(read, of_given, strict=True) if spec and isinstance(view, TensorArg)]
+    for view in (*memory, *arranged):
+        builder.free(view.buffer)
+    made_so = {}
+    for result, view, spec in zip(results, written, of_results, strict=True):
+        if spec is not None:
+            builder.from_layout(view, result, spec)
+            made_so[result.buffer] = (view, spec)
+    return made_so
+
+
+def _fitting(layout: Any, operand: compilers.Operand) -> compilers.Layout:
+    """A compiler's layout. Raises TypeError or ValueError if an operand cannot be in it."""
+    if not isinstance(layout, compilers.Layout):
+        raise TypeError(f"layouts() is to name Layouts, not {type(layout).__name__}")
+    if layout.dtype != operand.dtype or math.prod(layout.sizes) != math.prod(operand.sizes):
+        raise ValueError(
+            f"{layout.name} is of {layout.dtype} {[*layout.sizes]}, and the operand {operand.dtype} {[*operand.sizes]}"
+        )
+    return layout
