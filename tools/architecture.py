@@ -100,7 +100,10 @@ FLOORS: tuple[dict[str, str], ...] = (
         "src/outboard/compilers": "compilers of graphs: what they are asked, who offers one, the simulator's",
     },
     {"src/outboard/compiler/kernels": "products, convolutions, attention, sorting, ...: kernels written by hand"},
-    {"src/outboard/compiler/choice": "which kernel or library carries out an operator"},
+    {
+        "src/outboard/compiler/choice": "which kernel or library carries out an operator",
+        "src/outboard/compiler/adapter/layouts.py": "operands of executables in layouts of a compiler's",
+    },
     {
         "src/outboard/compiler/adapter/implemented.py": "operators that the program implements for the device",
         "src/outboard/compiler/adapter/schemas.py": "operators by name, and implementations of them",

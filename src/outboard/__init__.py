@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from outboard.optimization import optimize
     from outboard.own_code.borrowing import borrow
     from outboard.own_code.kernels import RawKernel
+    from outboard.own_code.layouts import layout_of, relayout
     from outboard.own_code.operators import kernel, library
     from outboard.simulation import Chip, Simulation, simulate
 
@@ -35,9 +36,11 @@ __all__ = [
     "graphed",
     "graphed_refusals",
     "kernel",
+    "layout_of",
     "library",
     "load",
     "optimize",
+    "relayout",
     "simulate",
 ]
 
@@ -52,9 +55,11 @@ _ON_DEMAND = {
     "graphed": "capture.calls",
     "graphed_refusals": "capture.calls",
     "kernel": "own_code.operators",
+    "layout_of": "own_code.layouts",
     "library": "own_code.operators",
     "load": "exporting.loader",
     "optimize": "optimization",
+    "relayout": "own_code.layouts",
     "simulate": "simulation",
 }
 

@@ -580,12 +580,13 @@ def test_compilers_may_change_what_they_are_asked_about(tmp_path: Path) -> None:
 def test_the_guides_programs_run(tmp_path: Path) -> None:
     guide = (Path(__file__).parents[2] / "docs/write-a-graph-compiler.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", guide, flags=re.MULTILINE | re.DOTALL)
-    first, program, bert, its_program = blocks
+    first, program, bert, its_program, tiled, its_use = blocks
     printed = run(GUIDE + first + program, tmp_path)
     assert "{'aten::sub.Tensor': (1, ['aten::sub: no such operation" in printed
     assert sum(len(block.splitlines()) for block in blocks) <= 300
     entry = GUIDE.replace(":Compiler", ":BertCompiler")
     run(entry + first + bert + its_program, tmp_path / "bert", OUTBOARD_CHECK_EXECUTABLES="1")
+    run(GUIDE.replace(":Compiler", ":TiledCompiler") + first + tiled + its_use, tmp_path / "tiled")
 
 
 def test_a_window_is_part_of_its_neighbours_executable(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ class PlanWriter {
   void dtype(outboard::DType value) { u8(static_cast<uint8_t>(value)); }
   void buffer(uint32_t value) { u32(value); }
   void kernel(uint32_t value) { u32(value); }
+  void layout(uint32_t value) { u32(value); }
   void program(uint32_t value) { u32(value); }
   void input(uint32_t value) { u32(value); }
   void dimension(uint32_t value) { u32(value); }
@@ -120,7 +121,7 @@ struct PlanParts {
   uint32_t buffers = 0;
   std::string source;  ///< of the one program; empty: none
   std::vector<std::string> entries;
-  std::vector<PlanWriter> assertions;
+  std::vector<PlanWriter> assertions, layouts;
   std::vector<PlanWriter> steps, outputs;
 
   std::string bytes() const {
@@ -132,7 +133,7 @@ struct PlanParts {
     if (!source.empty()) w.text(source).text("");
     w.u32(static_cast<uint32_t>(entries.size()));
     for (const std::string& entry : entries) w.u32(0).text(entry);
-    return w.each(assertions).each(steps).each(outputs).finish();
+    return w.each(assertions).each(layouts).each(steps).each(outputs).finish();
   }
 };
 
@@ -221,6 +222,22 @@ inline PlanWriter fill(uint32_t target, int64_t offset, int64_t bytes, const std
   made.target = target;
   made.target_offset = expression(number(offset));
   made.pattern = pattern;
+  return PlanWriter(made);
+}
+inline PlanWriter to_layout(uint32_t source, int64_t from, uint32_t target, uint32_t layout = 0) {
+  outboard::Step made = step(outboard::Step::kToLayout, 0);
+  made.source = source;
+  made.source_offset = expression(number(from));
+  made.target = target;
+  made.layout = layout;
+  return PlanWriter(made);
+}
+inline PlanWriter from_layout(uint32_t source, uint32_t target, int64_t to, uint32_t layout = 0) {
+  outboard::Step made = step(outboard::Step::kFromLayout, 0);
+  made.source = source;
+  made.target = target;
+  made.target_offset = expression(number(to));
+  made.layout = layout;
   return PlanWriter(made);
 }
 inline PlanWriter output(const PlanWriter& view) { return PlanWriter().u8(outboard::Output::kTensor).append(view); }

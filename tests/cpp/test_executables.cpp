@@ -84,6 +84,30 @@ class Operands {
   static constexpr int64_t count = 3;
 };
 
+/// Three floats, behind a fourth that is 7.
+PlanWriter behind_a_seven() {
+  LayoutSpec layout{"behind a seven", DType::kFloat32, {3}, DType::kFloat32, {4}, "", "", 0, 0};
+  layout.to_code = sealed(
+      "input 6 3\n"
+      "full 6 4 #0x1.cp+2\n"
+      "update 6 4 %1 %0 0 1 1\n"
+      "result 6 4 %2\n");
+  layout.from_code = sealed(
+      "input 6 4\n"
+      "slice 6 3 %0 0 1 1\n"
+      "result 6 3 %1\n");
+  return PlanWriter(layout);
+}
+
+PlanParts with_layout(std::vector<PlanWriter> steps) {
+  PlanParts parts;
+  parts.inputs = {Plan::kTensorInput, Plan::kTensorInput};
+  parts.buffers = 3;
+  parts.layouts = {behind_a_seven()};
+  parts.steps = std::move(steps);
+  return parts;
+}
+
 /// Whether a plan of this code is refused, and by what status.
 ob_status status_of(const PlanParts& parts) {
   try {
@@ -134,6 +158,88 @@ TEST(graphs_hold_executables) {
   CHECK_EQ(fixture::live("function"), 1);
   graph.replay(stream);
   CHECK(operands.are_right());
+}
+
+TEST(contents_stay_in_a_layout_until_other_work_needs_them) {
+  Holder a = fixture::upload({1, 2, 3}), b = fixture::upload({0, 0, 0});
+  Stream& stream = device().default_stream();
+  const auto run = [&](std::vector<PlanWriter> steps) {
+    fixture::run(*compile(with_layout(std::move(steps))), stream, {&a, &b}, 3);
+  };
+  const auto count = [] { return device().residency().statistics().relayouts.count; };
+  const int64_t before = count();
+  run({wire::to_layout(0, 0, 2)});
+  run({wire::to_layout(0, 0, 2)});
+  CHECK_EQ(count() - before, 1);
+  CHECK(a->state() == State::kArranged);
+  CHECK_EQ(a->arrangement()->layout().name(), std::string("behind a seven"));
+  CHECK_EQ(device().residency().statistics().arranged.count, 1);
+  run({wire::to_layout(0, 0, 2), wire::from_layout(2, 1, 0)});
+  CHECK_EQ(count() - before, 1);
+  CHECK(b->state() == State::kArranged);
+  CHECK(fixture::download(*b, 3) == std::vector<float>({1, 2, 3}));
+  CHECK(b->state() == State::kDevice && a->state() == State::kArranged);
+  CHECK(fixture::download(*a, 3) == std::vector<float>({1, 2, 3}));
+  CHECK_EQ(count() - before, 3);
+  CHECK_EQ(device().residency().statistics().arranged.count, 0);
+}
+
+TEST(a_part_of_an_allocation_and_one_that_may_not_move_are_copied_each_time) {
+  Holder a = fixture::upload({1, 2, 3, 4}), b = fixture::upload({0, 0, 0, 0});
+  Stream& stream = device().default_stream();
+  const auto plan = compile(with_layout({wire::to_layout(0, 4, 2), wire::from_layout(2, 1, 4)}));
+  fixture::run(*plan, stream, {&a, &b}, 4);
+  CHECK(a->state() == State::kDevice && b->state() == State::kDevice);
+  CHECK(fixture::download(*b, 4) == std::vector<float>({0, 2, 3, 4}));
+  Holder held = fixture::upload({5, 6, 7}), into = fixture::upload({0, 0, 0});
+  held->pin();
+  into->hold();
+  fixture::run(*compile(with_layout({wire::to_layout(0, 0, 2), wire::from_layout(2, 1, 0)})), stream, {&held, &into},
+               3);
+  CHECK(held->state() == State::kDevice && into->state() == State::kDevice);
+  held->unpin();
+  into->let_go();
+  CHECK(fixture::download(*into, 3) == std::vector<float>({5, 6, 7}));
+}
+
+TEST(graphs_bring_contents_to_a_layout_at_each_replay) {
+  Holder a = fixture::upload({1, 2, 3}), b = fixture::upload({0, 0, 0});
+  Stream& stream = device().default_stream();
+  const auto plan = compile(with_layout({wire::to_layout(0, 0, 2), wire::from_layout(2, 1, 0)}));
+  fixture::run(*plan, stream, {&a, &b}, 3);  // in the layout when the graph is captured
+  Graph graph(device());
+  fixture::run(*plan, graph.begin(stream, 0), {&a, &b}, 3);
+  graph.end();
+  const float changed[] = {7, 8, 9};
+  {
+    Work work(stream);
+    stream.copy(OB_HOST_TO_DEVICE, work.resolve(*a), reinterpret_cast<ob_ptr>(changed), sizeof(changed));
+  }
+  graph.replay(stream);
+  CHECK(fixture::download(*b, 3) == std::vector<float>({7, 8, 9}));
+}
+
+TEST(plans_with_layouts_that_lead_out_of_memory_are_refused) {
+  Holder a = fixture::upload({1, 2, 3}), b = fixture::upload({0, 0});
+  const auto status = [&](std::vector<PlanWriter> steps) {
+    try {
+      fixture::run(*compile(with_layout(std::move(steps))), device().default_stream(), {&a, &b}, 3);
+    } catch (const Error& error) {
+      return error.status();
+    }
+    return OB_OK;
+  };
+  CHECK_EQ(status({wire::to_layout(0, 0, 2)}), OB_OK);
+  for (const int64_t offset : {-4, 4, 12, 1 << 30}) {
+    CHECK_EQ(status({wire::to_layout(0, offset, 2)}), OB_INVALID_ARGUMENT);
+  }
+  CHECK_EQ(status({wire::to_layout(1, 0, 2)}), OB_INVALID_ARGUMENT);                              // too small
+  CHECK_EQ(status({wire::to_layout(0, 0, 2), wire::from_layout(2, 1, 0)}), OB_INVALID_ARGUMENT);  // too small
+  CHECK_EQ(status({wire::to_layout(0, 0, 1)}), OB_INVALID_ARGUMENT);                              // an input
+  CHECK_EQ(status({wire::to_layout(0, 0, 2, 1)}), OB_INVALID_ARGUMENT);                           // no such layout
+  CHECK_EQ(status({wire::from_layout(1, 0, 0)}), OB_INVALID_ARGUMENT);                            // of an input
+  CHECK_EQ(status({wire::from_layout(2, 0, 0)}), OB_INVALID_ARGUMENT);                            // of nothing
+  CHECK_EQ(status({wire::allocate(2, wire::number(8)), wire::from_layout(2, 0, 0)}), OB_INVALID_ARGUMENT);
 }
 
 TEST(damaged_bytes_are_refused) {

@@ -59,6 +59,11 @@ void MemoryLayout::submit(Work& work, const std::string& name, const Relayout& r
   work.stream().call(call);
 }
 
+Arrangement::Arrangement(std::shared_ptr<const MemoryLayout> layout, Allocation& contents)
+    : layout_(std::move(layout)), contents_(contents) {
+  any_.store(true, std::memory_order_relaxed);
+}
+
 Arrangement::~Arrangement() { contents_.release(); }
 
 }  // namespace outboard

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -60,16 +61,20 @@ class MemoryLayout {
 class Arrangement {
  public:
   /// Takes a reference of `contents` over, in which nothing writes any more.
-  Arrangement(std::shared_ptr<const MemoryLayout> layout, Allocation& contents)
-      : layout_(std::move(layout)), contents_(contents) {}
+  Arrangement(std::shared_ptr<const MemoryLayout> layout, Allocation& contents);
   ~Arrangement();
   Arrangement(const Arrangement&) = delete;
   Arrangement& operator=(const Arrangement&) = delete;
+
+  /// Whether there was one since the process began.
+  static bool was_any() { return any_.load(std::memory_order_relaxed); }
 
   const MemoryLayout& layout() const { return *layout_; }
   Allocation& contents() const { return contents_; }
 
  private:
+  static inline std::atomic<bool> any_{false};
+
   const std::shared_ptr<const MemoryLayout> layout_;
   Allocation& contents_;
 };

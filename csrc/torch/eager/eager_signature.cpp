@@ -140,7 +140,8 @@ class Writer {
     return true;
   }
 
-  /// Signs the call as one on vectors if its tensors, those without dimensions aside, all lie alike, without gaps.
+  /// Signs the call as one on vectors if its tensors, those without dimensions aside, all lie alike, without gaps, and
+  /// none in a layout of the driver's, which tensors of these sizes may keep.
   void coalesce(c10::ArrayRef<c10::IValue> arguments) {
     const at::Tensor* pattern = nullptr;
     for (size_t i = 0; i < arguments.size(); ++i) {
@@ -151,11 +152,18 @@ class Writer {
       if (tensor.layout() != c10::kStrided || !tensor.is_non_overlapping_and_dense()) return;
       if (pattern == nullptr) pattern = &tensor;
       if (tensor.sizes() != pattern->sizes() || tensor.strides() != pattern->strides()) return;
+      if (Arrangement::was_any() && is_arranged(tensor)) return;
     }
     if (pattern == nullptr || pattern->numel() == 0) return;
     if (op_.facts.contiguous && !pattern->is_contiguous()) return;
     out_.pattern = pattern;
     out_.count = pattern->numel();
+  }
+
+  static bool is_arranged(const at::Tensor& tensor) {
+    if (!tensor.is_privateuseone()) return false;
+    const Allocation* const allocation = binding_of(tensor).allocation;
+    return allocation != nullptr && allocation->state() == State::kArranged;
   }
 
   bool tensor(const at::Tensor& tensor) {

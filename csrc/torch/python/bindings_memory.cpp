@@ -323,6 +323,15 @@ const char* state_of(const at::Tensor& tensor) {
   TORCH_INTERNAL_ASSERT(false, "an allocation in no state");
 }
 
+std::optional<std::string> layout_of(const at::Tensor& tensor) {
+  const std::shared_ptr<const Arrangement> arrangement = allocation_of(tensor).arrangement();
+  return arrangement == nullptr ? std::nullopt : std::optional(arrangement->layout().name());
+}
+
+void undo_layout(const at::Tensor& tensor) {
+  translate_errors([&] { Work(current_stream(tensor.device().index())).resolve(allocation_of(tensor)); });
+}
+
 /// What PyTorch's settings said when they were last read.
 AllocatorOptions& allocator_options() {
   static AllocatorOptions options;
@@ -408,6 +417,8 @@ void bind_memory(py::module_& m) {
       "Whether contents wait on the host until work needs them even where the device's memory is the host's.",
       &set_contents_wait);
   define(m, "memory_state", "Where a tensor's bytes are.", state_of);
+  define(m, "layout_of", "The name of the layout that a tensor's contents are in, or None.", layout_of);
+  define_blocking(m, "undo_layout", "Has a tensor's contents lie by strides, in device memory.", undo_layout);
 }
 
 }  // namespace outboard::aten

@@ -32,8 +32,9 @@ def memory_stats(device: DeviceLike = None) -> dict[str, int]:
 
     ``lazy.{unbacked,zero,host,spilled}.{bytes,count}`` tell how much is not in device memory now: not written yet, only
     known to be zero, waiting on the host since it came from there, moved to the host because the device was full.
-    ``lazy.{materialized,spills,restores}.{bytes,count}`` tell what was filled in on first use, moved out and moved back
-    since start or :func:`reset_accumulated_memory_stats`.
+    ``lazy.arranged`` tells how much is in :func:`layouts <outboard.layout_of>` of the device's compiler.
+    ``lazy.{materialized,spills,restores,relayouts}.{bytes,count}`` tell what was filled in on first use, moved out,
+    moved back, and brought to or from a layout since start or :func:`reset_accumulated_memory_stats`.
     """
     if _C.device_count() == 0:
         return {}

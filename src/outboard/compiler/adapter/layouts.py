@@ -21,7 +21,8 @@ from outboard import compilers
 from ..plans import plan as p
 from ..plans.builder import CallValue, PlanBuilder, TensorArg
 from ..plans.dtypes import dtype_number
-from ..target import Target
+from ..plans.schema import serialize
+from ..target import Target, target_of
 
 
 def chosen(
@@ -108,9 +109,33 @@ def add_execution(
 def _fitting(layout: Any, operand: compilers.Operand) -> compilers.Layout:
     """A compiler's layout. Raises TypeError or ValueError if an operand cannot be in it."""
     if not isinstance(layout, compilers.Layout):
-        raise TypeError(f"layouts() is to name Layouts, not {type(layout).__name__}")
+        raise TypeError(f"a Layout is wanted, not {type(layout).__name__}")
     if layout.dtype != operand.dtype or math.prod(layout.sizes) != math.prod(operand.sizes):
         raise ValueError(
             f"{layout.name} is of {layout.dtype} {[*layout.sizes]}, and the operand {operand.dtype} {[*operand.sizes]}"
         )
     return layout
+
+
+def bring(tensor: torch.Tensor, layout: compilers.Layout) -> None:
+    """Has the device keep a tensor's contents in a layout, where its memory may move. Raises ValueError for a tensor
+    that cannot be in it, and RuntimeError on a device whose compiler has no layouts."""
+    from outboard import _C
+
+    device_name = torch._C._get_privateuse1_backend_name()
+    if tensor.device.type != device_name:
+        raise RuntimeError(
+            f"{device_name} has the contents of its own tensors in layouts, not those of {tensor.device}"
+        )
+    target = target_of(tensor.device.index)
+    compiler = compilers.find(target)
+    if not isinstance(compiler, compilers.Layouts):
+        raise RuntimeError("the device has no compiler with layouts of its own")
+    operand = compilers.Operand(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
+    _fitting(layout, operand)
+    if not operand.is_dense or tensor.storage_offset() != 0 or tensor.nbytes != tensor.untyped_storage().nbytes():
+        raise ValueError("a tensor in a layout is dense, and all of its storage")
+    builder = PlanBuilder(target)
+    given = TensorArg(builder.add_input(p.InputKind.TENSOR), tensor.dtype, operand.sizes, operand.strides)
+    builder.free(builder.to_layout(given, spec_of(layout, compiler, target)).buffer)
+    _C.Plan(serialize(builder.finish()), tensor.device.index).run([tensor])
