@@ -211,6 +211,37 @@ def test_division_that_is_not_correctly_rounded_is_found(tmp_path: Path) -> None
     assert re.findall(r"^(div.*) of torch.float32: \d+ of \d+ are wrong", result.stdout, re.MULTILINE), result.stderr
 
 
+#: The clause, with tiles of the simulator's that lose the sign of zeros on the way back.
+UNSIGNED = """
+import os, types
+from outboard.compilers import sim_tiles
+from outboard_conformance.clause import Broken
+from outboard_conformance.clauses.operators import layouts_keep_every_bit
+
+back = sim_tiles.from_tiles
+def without_signs(program, tiles, layout):
+    return program.pointwise("add", layout.dtype, back(program, tiles, layout), program.full(0.0, (), layout.dtype))
+driver = types.SimpleNamespace(path=os.environ["OUTBOARD_DRIVER"])
+bench = types.SimpleNamespace(driver=driver)
+print(layouts_keep_every_bit(bench))
+sim_tiles.from_tiles = without_signs
+from outboard.compiler.adapter import layouts
+layouts.spec_of.cache_clear()
+try:
+    layouts_keep_every_bit(bench)
+except Broken as error:
+    print(error)
+"""
+
+
+def test_a_layout_that_loses_a_sign_is_found(tmp_path: Path) -> None:
+    tiled = {"OUTBOARD_SIM_COMPILER": "1", "OUTBOARD_SIM_TILE": "32", "OUTBOARD_CACHE_DIR": str(tmp_path)}
+    result = run_program(["-c", UNSIGNED], environment=tiled | {"OUTBOARD_DRIVER": drivers.sim()})
+    kept, *lost = result.stdout.splitlines()
+    assert kept == "layouts tiles 32x32", result.stdout + result.stderr
+    assert re.match(r"tiles 32x32 of torch.float32 \[31, 33\]: \d+ differ: \[0.0", lost[0]), result.stdout
+
+
 @pytest.mark.full("ten runs of a minute")
 @pytest.mark.parametrize("driver", ["sim", "host", "strict"])
 def test_our_drivers_keep_every_clause_ten_times(driver: str) -> None:

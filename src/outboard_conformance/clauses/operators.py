@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import warnings
 from collections.abc import Callable
@@ -205,6 +206,52 @@ def _pairs_of_edges(torch: Any, dtype: Any) -> tuple[Any, Any]:
         values = [0, 1, 2, 3, 7, 100, -1, -2, -3, -7, -100, info.max, info.min + 1]
     edges = torch.tensor(values, dtype=torch.float64 if dtype.is_floating_point else dtype).to(dtype)
     return edges.repeat_interleave(len(values)), edges.repeat(len(values))
+
+
+@clause("operators", "Contents have every bit behind a way to a layout of the compiler's and back.")
+def layouts_keep_every_bit(bench: Bench) -> str:
+    torch, device = pytorch(bench)
+    import outboard  # noqa: PLC0415 - with PyTorch
+    from outboard import compilers
+    from outboard.compiler.target import target_of
+
+    compiler = compilers.find(target_of(0))
+    need(isinstance(compiler, compilers.Layouts), "the device's compiler has no layouts")
+    wrong, names = [], set()
+    for dtype, bits in ((torch.float32, torch.int32), (torch.bfloat16, torch.int16), (torch.int64, torch.int64)):
+        for sizes in ((2, 3), (31, 33), (64, 32), (1, 70), (3, 5, 40), (2, 16, 7, 9)):
+            for given in (_edges_of(torch, dtype, sizes), _edges_of(torch, dtype, sizes).transpose(0, -1)):
+                layout = _chosen(torch, compiler, target_of(0), given)
+                if layout is None:
+                    continue
+                names.add(layout.name)
+                found = outboard.relayout(given.to(device), layout).cpu()
+                if (apart := found.view(bits) != given.view(bits)).any():
+                    numbers = f"{found[apart][:3].tolist()} for {given[apart][:3].tolist()}"
+                    wrong.append(f"{layout.name} of {dtype} {[*given.shape]}: {int(apart.sum())} differ: {numbers}")
+    need(bool(names), "the compiler has none of the kit's tensors in a layout")
+    expect(not wrong, "\n".join(wrong))
+    return f"layouts {', '.join(sorted(names))}"
+
+
+def _edges_of(torch: Any, dtype: Any, sizes: tuple[int, ...]) -> Any:
+    edges = _pairs_of_edges(torch, dtype)[1]
+    count = math.prod(sizes)
+    return edges.repeat(count // edges.numel() + 1)[:count].view(sizes).clone()
+
+
+def _chosen(torch: Any, compiler: Any, target: Any, value: Any) -> Any:
+    """The layout that a compiler chooses for an operand of ``relu``."""
+    from outboard.compilers import Operand
+
+    graph = torch.fx.Graph()
+    given = graph.placeholder("given")
+    given.meta["val"] = value.to("meta")
+    made = graph.call_function(torch.ops.aten.relu.default, (given,))
+    made.meta["val"] = value.to("meta")
+    graph.output((made,))
+    operand = Operand(value.dtype, tuple(value.shape), tuple(value.stride()))
+    return compiler.layouts(graph, [operand, operand], target)[0]
 
 
 @clause("operators", "Operators that move and index give the CPU's results and gradients.")
