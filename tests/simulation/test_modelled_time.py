@@ -123,6 +123,33 @@ def test_events_profiler_and_reports_show_the_time_of_the_chip(tmp_path: Path) -
     run(program, OUTBOARD_SIM_CHIP=str(chip), OUTBOARD_CACHE_DIR=str(tmp_path / "cache"))
 
 
+#: A product and its relayouts: weights and inputs once, and what the host reads.
+TILED = """
+import torch, outboard
+name = torch._C._get_privateuse1_backend_name()
+device = torch.get_device_module(name)
+torch.set_grad_enabled(False)
+model, x = torch.nn.Linear(64, 16).to(name), torch.randn(33, 64).to(name)
+compiled = torch.compile(model)
+compiled(x)
+for names in (["addmm"], ["addmm", "from tiles 32x32"]):
+    device.sim.forget()
+    y = compiled(x)
+    if len(names) == 2:
+        y = y.cpu()
+    steps = [one.step for one in device.sim.report().steps if one.step.engine == "compute"]
+    assert [step.name for step in steps] == names, steps
+assert steps[1].read == 2 * 32 * 32 * 4 and steps[1].written == 33 * 16 * 4, steps
+assert outboard.layout_of(model.weight) == outboard.layout_of(x) == "tiles 32x32"
+"""
+
+
+def test_relayouts_take_time(tmp_path: Path) -> None:
+    chip = tmp_path / "chip.toml"
+    chip.write_text(f"tile = 32\n{CHIP}")
+    run(TILED, OUTBOARD_SIM_CHIP=str(chip), OUTBOARD_CACHE_DIR=str(tmp_path))
+
+
 def test_without_a_chip_there_is_no_report() -> None:
     run(
         """

@@ -160,10 +160,11 @@ class Writer {
     out_.count = pattern->numel();
   }
 
+  /// Of a tensor that is all of its storage: a part is found by strides.
   static bool is_arranged(const at::Tensor& tensor) {
     if (!tensor.is_privateuseone()) return false;
     const Allocation* const allocation = binding_of(tensor).allocation;
-    return allocation != nullptr && allocation->state() == State::kArranged;
+    return allocation != nullptr && allocation->size() == tensor.nbytes() && allocation->state() == State::kArranged;
   }
 
   bool tensor(const at::Tensor& tensor) {

@@ -987,9 +987,12 @@ def _spoilt(program: Program, value: int, fault: str) -> int:
     return program.pointwise("add", dtype, value, program.full(1, (), dtype))
 
 
-def _finished(program: Program, value: int) -> Executable:
-    """The executable with one result."""
-    program.emit("result", program.dtypes[value], program.shapes[value], f"%{value}")
+def _relayout(program: Program, value: int, name: str) -> Executable:
+    """The executable of what makes a value of the first line's: hardware would read and write both once."""
+    dtype, sizes = program.dtypes[value], program.shapes[value]
+    program.emit("result", dtype, sizes, f"%{value}")
+    read, written = (math.prod(program.shapes[each]) * dtype.itemsize for each in (0, value))
+    program.add_steps([Step((name,), "compute", dtype, 0, read, written, frozenset(), 0, 0)])
     return Executable(program.code())
 
 
@@ -1089,4 +1092,4 @@ class SimCompiler:
         to, back = Program(), Program()
         tiles = sim_tiles.to_tiles(to, to.input(layout.dtype, layout.sizes), layout)
         rows = sim_tiles.from_tiles(back, back.input(layout.arranged_dtype, layout.arranged_sizes), layout)
-        return _finished(to, tiles), _finished(back, rows)
+        return _relayout(to, tiles, f"to {layout.name}"), _relayout(back, rows, f"from {layout.name}")
