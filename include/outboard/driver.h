@@ -374,8 +374,9 @@ typedef struct ob_driver {
    */
   /* A function from the bytes of an executable, read during the call only. `library_call` runs it with the graph's
    * inputs as operands, then its results, which share no memory with the inputs. If its maker asked for scratch memory,
-   * one more result comes last: so many bytes (dtype 0). OB_BUILD_FAILED: the bytes are damaged, or another version's;
-   * a driver tells that from the bytes alone.
+   * one more result comes last: so many bytes (dtype 0). What its maker wanted in a layout of its own is an operand of
+   * the sizes that it has there. OB_BUILD_FAILED: the bytes are damaged, or another version's; a driver tells that from
+   * the bytes alone.
    * Integers are those of PyTorch: of as many bits as their dtype has, exact, and they wrap around. An executable reads
    * and writes nothing outside of its operands: a value that PyTorch refuses fails the call, or the queued work, with
    * OB_INDEX_ERROR if it is an index outside of its dimension, else, such as integers divided by 0, with

@@ -6,10 +6,13 @@ from __future__ import annotations
 import dataclasses
 import re
 import textwrap
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import pytest
 from processes import run_program
 
+from outboard import compilers
 from outboard.compiler.target import Target
 
 PRELUDE = """
@@ -512,6 +515,13 @@ def test_who_has_another_version_of_the_compiler_is_told(tmp_path: Path) -> None
         "OUTBOARD_STRICT_COMPILER": "outboard-sim 2",
     }
     run(textwrap.dedent(code), tmp_path, **strict)
+
+
+def test_a_name_that_two_packages_offer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [EntryPoint("mycc", f"{package}:Compiler", compilers.GROUP) for package in ("one", "other", "one")]
+    monkeypatch.setattr(compilers, "entry_points", lambda group: entries)
+    with pytest.raises(LookupError, match="'mycc': one:Compiler, other:Compiler; uninstall all but one"):
+        compilers.load("mycc")
 
 
 def test_operands_lie_in_any_way_and_refusals_have_reasons(tmp_path: Path) -> None:

@@ -148,15 +148,19 @@ class Layouts(Protocol):
 
 @functools.cache
 def load(name: str) -> GraphCompiler:
-    """The compiler of a name. Raises LookupError if no package offers it."""
-    for entry in (*entry_points(group=GROUP), *_OWN):
-        if entry.name == name:
-            make: Callable[[], GraphCompiler] = entry.load()
-            return make()
-    raise LookupError(
-        f"the device takes what the compiler {name!r} makes, which no installed package offers (entry points "
-        f"{GROUP!r}): install its package"
-    )
+    """The compiler of a name. Raises LookupError if no package offers it, or several do."""
+    offered = {entry.value: entry for entry in (*entry_points(group=GROUP), *_OWN) if entry.name == name}
+    if not offered:
+        raise LookupError(
+            f"the device takes what the compiler {name!r} makes, which no installed package offers (entry points "
+            f"{GROUP!r}): install its package"
+        )
+    if len(offered) > 1:
+        several = ", ".join(sorted(offered))
+        raise LookupError(f"several installed packages offer the compiler {name!r}: {several}; uninstall all but one")
+    (entry,) = offered.values()
+    make: Callable[[], GraphCompiler] = entry.load()
+    return make()
 
 
 def find(target: Target) -> GraphCompiler | None:
