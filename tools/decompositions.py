@@ -23,7 +23,6 @@ import functools
 import json
 import logging
 import math
-import operator
 import random
 import re
 import sys
@@ -257,7 +256,7 @@ def _either_zero(found: Difference) -> bool:
 
 def _zero_of_halves(found: Difference) -> bool:
     """The sign of a zero that is chosen from float16 and a constant."""
-    is_choice = re.match("where|relu6|hardtanh", found.part) is not None and found.ours.dtype == torch.float16
+    is_choice = re.match("where|relu|hardtanh", found.part) is not None and found.ours.dtype == torch.float16
     return is_choice and bool((found.ours[found.apart_in_bits()] == 0).all())
 
 
@@ -269,10 +268,24 @@ def _beyond_integers(found: Difference) -> bool:
     )
 
 
+def _remainder(a: float, b: float) -> float:
+    """As PyTorch defines it: a zero has the dividend's sign, where Python's has the divisor's."""
+    rest = math.fmod(a, b)
+    return rest + b if rest and (rest < 0) != (b < 0) else rest
+
+
+_EXACT: dict[str, Callable[..., float]] = {
+    "sqrt": math.sqrt,
+    "fmod": math.fmod,
+    "remainder": _remainder,
+    "sub 2": lambda a, b: a - 2 * b,
+}
+
+
 def _of_exact(found: Difference) -> bool:
-    """Roots and remainders of floats, where ours is the exact one, rounded once."""
-    exact = {"sqrt": math.sqrt, "fmod": math.fmod, "remainder": operator.mod}.get(found.part)
-    if exact is None:
+    """Roots and remainders of floats, and sums of halves and multiples, where ours is the exact one, rounded once."""
+    exact = _EXACT.get(found.part)
+    if exact is None or (found.part == "sub 2" and found.ours.dtype not in (torch.float16, torch.bfloat16)):
         return False
     apart, dtype = found.apart_in_bits(), found.ours.dtype
     operands = [torch.as_tensor(x).to(dtype).expand(apart.shape)[apart].tolist() for x in found.source]
@@ -280,12 +293,27 @@ def _of_exact(found: Difference) -> bool:
     return bool(_same_bits(found.ours[apart], truth.to(dtype)).all())
 
 
+def _signalling(found: Difference) -> bool:
+    """The other number than one of float32 that is a signalling NaN."""
+    if found.part not in ("fmin", "fmax") or found.ours.dtype != torch.float32:
+        return False
+    apart = found.apart_in_bits()
+    bits = torch.stack([x.expand(apart.shape)[apart].to(torch.float32).view(torch.int32) for x in found.source])
+    is_signalling = (bits & 0x7FFFFFFF > 0x7F800000) & (bits & 0x400000 == 0)
+    return bool(is_signalling.any(0).all() and found.theirs[apart].isnan().all())
+
+
 #: The same, of results of which every bit is compared.
 EXPLAINED_BITS: list[tuple[Callable[[Difference], bool], str]] = [
     (_either_zero, "the CPU's vectors have another zero than its single elements, by operator and dtype"),
     (_zero_of_halves, "clang has one instruction for two choices between a converted half and 0, whatever 0 it is"),
     (_beyond_integers, "C++ does not say what they become; on the CPU it is what its processor has"),
-    (_of_exact, "the CPU's libraries of vectors round roots twice, and have no remainders of distant numbers"),
+    (
+        _of_exact,
+        "the CPU's libraries of vectors round roots twice, and have no remainders of distant numbers; it rounds "
+        "multiples of single halves",
+    ),
+    (_signalling, "C's libraries differ in whether a signalling NaN counts as missing; CUDA's does as ours"),
 ]
 #: How many sources a static graph takes.
 TOGETHER = 6

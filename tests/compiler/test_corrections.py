@@ -210,6 +210,44 @@ def test_logical_operators_promote(device: str) -> None:
         assert torch.equal(function(x.to(device), number.to(device)).cpu(), function(x, number))
 
 
+#: What takes a tensor without dimensions for a number, and rounds it to the dtype of the halves that it meets.
+_OF_NUMBERS: dict[str, Callable[..., Tensor]] = {
+    **{name: getattr(torch, name) for name in ("fmod", "remainder", "nextafter", "atan2", "hypot", "pow", "logaddexp")},
+    "lerp": lambda x, number: torch.lerp(x, 2 * x, number),
+    "addcmul": lambda x, number: torch.addcmul(number, x, x),
+    "addcdiv": lambda x, number: torch.addcdiv(x, x, number),
+}
+
+
+def test_numbers_without_dimensions_are_rounded_to_halves(device: str) -> None:
+    compiled = torch.compile(lambda *given: {name: function(*given) for name, function in _OF_NUMBERS.items()})
+    for dtype in (torch.float16, torch.bfloat16):
+        x, number = torch.arange(1, 40).to(dtype) / 3, torch.tensor(1 / 3)
+        placed = x.to(device), number.to(device)
+        together = compiled(*placed)
+        for name, function in _OF_NUMBERS.items():
+            expected = function(x, number)
+            assert torch.equal(function(*placed).cpu(), expected), (name, dtype)
+            assert torch.equal(together[name].cpu(), expected), (name, dtype, "compiled")
+
+
+def test_decimals_are_rounded_as_on_the_cpu(device: str) -> None:
+    """PyTorch's decomposition multiplies with the inverse of a power of ten."""
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        x = torch.tensor([1.5, 1.65, -100.25, 12345.678, 0.1, 1 / 3], dtype=torch.float64).to(dtype)
+        for decimals in (2, -1, 5):
+            assert torch.equal(torch.round(x.to(device), decimals=decimals).cpu(), torch.round(x, decimals=decimals))
+    compiled = torch.compile(lambda x: torch.round(x, decimals=5))
+    assert torch.equal(compiled(x.to(device)).cpu(), torch.round(x, decimals=5))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_huber_losses_have_the_dtype_of_what_is_judged(device: str, reduction: str) -> None:
+    x, target = torch.arange(4).half(), torch.arange(4) * 3.0
+    result = F.huber_loss(x.to(device), target.to(device), reduction=reduction).cpu()
+    assert torch.equal(result, F.huber_loss(x, target, reduction=reduction)) and result.dtype == torch.float16
+
+
 @pytest.mark.parametrize("shape", [(), (2, 1)])
 def test_index_add_does_not_broadcast(shape: tuple[int, ...], device: str) -> None:
     def add(x: Tensor, source: Tensor) -> Tensor:

@@ -508,6 +508,8 @@ def _change_decompositions(name: str) -> None:
     for overload, function in ours.items():
         chosen = extra_random_decomps if overload in extra_random_decomps else table
         chosen[overload] = on_ours(function, chosen.get(overload))
+    for overload, function in rounding.rounding_numbers(table).items():
+        table[overload] = on_ours(function, table[overload])
     for overload, known in itertools.product(layouts.described(), (table, extra_random_decomps, decomposition_table)):
         if overload in known:
             known[overload] = on_ours(layouts.laid_out(overload, known[overload]), known[overload])

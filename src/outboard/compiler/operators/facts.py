@@ -226,7 +226,7 @@ FACTS: dict[str, Facts] = {
     "aten::hardshrink_backward": Facts(layout=Layout.OF_FIRST_OPERAND),
     "aten::hardswish_backward": Facts(layout=Layout.OF_FIRST_OPERAND),
     "aten::hardtanh_backward": Facts(layout=Layout.OF_FIRST_OPERAND),
-    "aten::huber_loss": Facts(run_time=("delta",)),
+    "aten::huber_loss": Facts(run_time=("delta",), mistaken="target_of_other_dtype"),
     "aten::huber_loss_backward": Facts(
         whole=("default",), layout=Layout.CONTIGUOUS_IF_NEW, mistaken="mean_of_nothing", run_time=("delta",)
     ),

@@ -20,6 +20,7 @@ from ...target import target_of
 from ..optimizers.chains import wide
 from ..overrides import HALVES
 from . import fills, interpolation, mistaken_shapes
+from .rounding import as_stored
 
 aten = torch.ops.aten
 
@@ -506,12 +507,7 @@ def _bound(eps: Any, x: Tensor) -> Tensor:
     if not -most <= eps <= most:  # of which there is a guard
         eps = float(eps)
         fills.check_number(eps, x.dtype)
-    return _narrow(torch.full((), eps, dtype=x.dtype, device=x.device))
-
-
-def _narrow(x: Tensor) -> Tensor:
-    """What is computed, as memory holds it: halves are computed as floats."""
-    return x.view(torch.int16).view(x.dtype) if x.dtype in HALVES else x
+    return as_stored(torch.full((), eps, dtype=x.dtype, device=x.device))
 
 
 def _logit(x: Tensor, eps: Any = None) -> Any:
@@ -519,7 +515,7 @@ def _logit(x: Tensor, eps: Any = None) -> Any:
     if eps is None or not x.dtype.is_floating_point or eps < 0:
         return NotImplemented
     low = _bound(eps, x)
-    high = _narrow(1 - low)
+    high = as_stored(1 - low)
     x = torch.where(x < low, low, torch.where(x > high, high, x))
     return torch.log(x / (1 - x))
 
@@ -533,7 +529,15 @@ def _logit_backward(grad: Tensor, x: Tensor, eps: Any = None) -> Any:
         return aten.logit_backward(grad, x)
     value = wide(x)
     slope = wide(grad) / (value * (1 - value))
-    return torch.where((x >= low) & (x <= _narrow(1 - low)), slope, 0.0).to(x.dtype)
+    return torch.where((x >= low) & (x <= as_stored(1 - low)), slope, 0.0).to(x.dtype)
+
+
+def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Any:
+    """Losses have the dtype of ``x``, whatever that of the target is."""
+    if not mistaken_shapes.target_of_other_dtype(x, target):
+        return NotImplemented
+    loss = aten.huber_loss(*(each.to(torch.result_type(x, target)) for each in (x, target)), 0, delta).to(x.dtype)
+    return _reduced(loss, loss.shape, reduction)
 
 
 def _loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, *_: Any) -> Any:
@@ -712,6 +716,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.logit.default: _logit,
     aten.logit_backward.default: _logit_backward,
     aten.smooth_l1_loss_backward.default: _smooth_l1_loss_backward,
+    aten.huber_loss.default: _huber_loss,
     aten.huber_loss_backward.default: _loss_backward,
     aten.mse_loss_backward.default: _loss_backward,
     aten.max_unpool2d.default: _unpooling(aten.max_unpool2d.default, 2),

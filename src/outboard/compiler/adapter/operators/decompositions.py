@@ -152,4 +152,5 @@ def eager_decompositions() -> dict[Any, Callable[..., Any]]:
     table.update(recurrent.CELLS)
     table.update(rounding.DECOMPOSITIONS)
     table.update(corrected(table))
+    table.update(rounding.rounding_numbers(table))
     return table

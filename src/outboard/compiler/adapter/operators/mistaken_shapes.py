@@ -46,3 +46,8 @@ def condition_of_bytes(condition: torch.Tensor, *_: Any, **__: Any) -> bool:
 def target_of_one(x: torch.Tensor, target: torch.Tensor, *_: Any, **__: Any) -> bool:
     """Those about one sample, whose target has no dimension."""
     return target.dim() == 0
+
+
+def target_of_other_dtype(x: torch.Tensor, target: torch.Tensor, *_: Any, **__: Any) -> bool:
+    """Those whose target is of another dtype than what is held against it."""
+    return target.dtype != x.dtype

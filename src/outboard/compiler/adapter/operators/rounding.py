@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 from outboard import patches, torch_release
 
 from ...operators.overloads import overloads_of
+from ..optimizers.chains import wide
 from ..overrides import HALVES
 from ..symbols import expression
 
@@ -54,8 +56,20 @@ def _least(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return torch.where((x <= other) | torch.isnan(other), x, other)
 
 
+def _round_decimals(x: torch.Tensor, decimals: Any = 0) -> Any:
+    """To so many digits by a product and a quotient, as on the CPU: PyTorch's own multiplies with an inverse, which is
+    rounded itself."""
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    value = wide(x)
+    power = 10.0 ** abs(decimals) if abs(decimals) <= math.log10(torch.finfo(value.dtype).max) else math.inf
+    result = torch.round(value * power) / power if decimals >= 0 else torch.round(value / power) * power
+    return result.to(x.dtype)
+
+
 #: Decompositions that replace, on our device, those of PyTorch and Inductor.
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten.round.decimals: _round_decimals,
     aten.ldexp.Tensor: _ldexp,
     aten.softshrink.default: _soft_shrink,
     aten.fmax.default: _greatest,
@@ -85,7 +99,6 @@ def _narrowed(value: Any, dtype: torch.dtype) -> Any:
 def register(name: str) -> None:
     """Replaces Inductor's lowerings for tensors on the device of that name."""
     _register_multiples(name)
-    _register_single_elements(name)
     _register_division(name)
     _register_factors(name)
     _register_zeros(name)
@@ -95,6 +108,7 @@ def register(name: str) -> None:
     _register_powers(name)
     _register_conversions(name)
     _register_elements(name)
+    _register_single_elements(name)
 
 
 def _register_division(name: str) -> None:
@@ -268,7 +282,15 @@ def _meets_single_element(halves: Any, other: Any) -> bool:
 
 
 #: Operators in which the CPU takes tensors of no dimensions for numbers, and rounds these first.
-_ROUNDING_NUMBERS = (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge, aten.add, aten.sub, aten.pow, aten.xlogy)
+_ROUNDING_NUMBERS = (
+    aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge, aten.add, aten.sub, aten.pow, aten.fmod, aten.remainder,
+    aten.nextafter, aten.atan2, aten.hypot, aten.addcmul,
+)  # fmt: skip
+#: The same, of those that are decomposed.
+_ROUNDING_NUMBERS_DECOMPOSED = (
+    aten.logaddexp.default, aten.logaddexp2.default, aten.xlogy.Tensor, aten.special_xlog1py.default,
+    aten.addcdiv.default, aten.lerp.Tensor,
+)  # fmt: skip
 
 
 def _register_single_elements(name: str) -> None:
@@ -291,6 +313,30 @@ def _rounding_numbers(name: str, original: Callable[..., Any]) -> Callable[..., 
         return original(*map(rounded, args), **kwargs)
 
     return lower
+
+
+def rounding_numbers(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """Decompositions of a table whose operands without dimensions are rounded to the dtype of the halves they meet."""
+    return {overload: _after_rounding(table[overload]) for overload in _ROUNDING_NUMBERS_DECOMPOSED}
+
+
+def _after_rounding(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        dtypes = [x.dtype for x in args if isinstance(x, torch.Tensor) and x.dim() and x.dtype in HALVES]
+
+        def rounded(value: Any) -> Any:
+            is_wide = isinstance(value, torch.Tensor) and not value.dim() and value.dtype != dtypes[0]
+            return as_stored(value.to(dtypes[0])) if is_wide and not value.dtype.is_complex else value
+
+        return original(*map(rounded, args), **kwargs) if dtypes else original(*args, **kwargs)
+
+    return decompose
+
+
+def as_stored(x: torch.Tensor) -> torch.Tensor:
+    """What is computed, as memory holds it: halves are computed as floats. Two views alone become none."""
+    return (x.view(torch.int16) | 0).view(x.dtype) if x.dtype in HALVES else x
 
 
 def _register_product(name: str) -> None:
