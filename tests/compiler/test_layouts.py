@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import RunPython
 
 PRELUDE = """
-import io, warnings
+import dataclasses, io, warnings
 import torch, outboard
 from torch import nn
 
@@ -164,7 +164,46 @@ assert "all of its storage" in refused(ValueError, lambda: outboard.relayout(par
 assert "the operand" in refused(ValueError, lambda: outboard.relayout(small, layout))
 assert "its own tensors" in refused(RuntimeError, lambda: outboard.relayout(weight, layout))
 assert "has to stay" in refused(RuntimeError, lambda: outboard.relayout(held, layout))
+w = weight.to(device)
+no_layouts = {"arranged_sizes": (1, 1, 32, 32)}, {"arranged_dtype": torch.float16}, {"name": "tiles"}
+for other in no_layouts:
+    assert "the chip has no" in refused(ValueError, lambda: outboard.relayout(w, dataclasses.replace(layout, **other)))
+for other in {"sizes": [50, 70]}, {"sizes": (-50, -70)}, {"arranged_sizes": (2, 3, 32.0, 32)}:
+    assert "sizes" in refused(TypeError, lambda: outboard.relayout(w, dataclasses.replace(layout, **other)))
+for other in {"name": 7}, {"arranged_dtype": "float32"}:
+    assert "a text and a dtype" in refused(
+        TypeError, lambda: outboard.relayout(w, dataclasses.replace(layout, **other))
+    )
+assert w.cpu().equal(weight)
 refused(RuntimeError, lambda: outboard.layout_of(weight))
+"""
+
+ORDERED = """
+weight, x, large = torch.randn(50, 70), torch.randn(40, 70), torch.randn(600, 600).to(device)
+streams = torch.Stream(device), torch.Stream(device)
+readers = {
+    "executable": (lambda w: a @ w.t(), x @ weight.t()),
+    "rows": (lambda w: w[1:] + 0, weight[1:]),
+}
+
+def read(reader):
+    # One stream is busy, and brings the weight to tiles then; the other one reads what was there before both.
+    with streams[0]:
+        busy = large
+        for _ in range(3):
+            busy = (busy @ large) * 0.01
+        a @ w.t()
+    with streams[1]:
+        made = reader(w)
+        return made.cpu()
+
+for reader, expected in readers.values():
+    for _ in range(3):
+        w, a = weight.to(device) + 0, x.to(device) + 0
+        outboard.relayout(w, None), outboard.relayout(a, None)
+        ours.synchronize()
+        close(read(reader), expected)
+        ours.synchronize()
 """
 
 TRAINED = """
@@ -194,7 +233,7 @@ assert ours.fallbacks() == {}
 """
 
 
-@pytest.mark.parametrize("program", [KEPT, UNDONE, TRAINED], ids=["kept", "undone", "trained"])
+@pytest.mark.parametrize("program", [KEPT, UNDONE, ORDERED, TRAINED], ids=["kept", "undone", "ordered", "trained"])
 def test_tiles(program: str, run_python: RunPython, tmp_path: Path) -> None:
     run_python(
         PRELUDE + program,

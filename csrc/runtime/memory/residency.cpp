@@ -276,6 +276,7 @@ Allocation* Residency::to_layout(Allocation& allocation, uint64_t offset,
   std::unique_ptr<Allocation, decltype(release)> made(Allocation::create_internal(device_, layout->bytes()), release);
   const ob_ptr strided = work.resolve(allocation) + offset;
   layout->to(work, strided, work.resolve(*made, Access::kOverwrite));
+  made->unordered_ = true;  // other streams may read the tensor, and know nothing of this
   add(statistics_.relayouts, layout->strided_bytes());
   if (whole) {
     made->retain();

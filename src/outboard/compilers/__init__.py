@@ -142,7 +142,8 @@ class Layouts(Protocol):
 
     def relayout(self, layout: Layout, target: Target) -> tuple[Executable, Executable]:
         """What makes a tensor in a layout of one that lies in order, of the layout's ``sizes``, and the reverse. Every
-        bit stays; what the layout has between the elements may be anything."""
+        bit stays; what the layout has between the elements may be anything. Raises ValueError for a layout that is
+        not the compiler's: users may ask for one."""
         ...
 
 

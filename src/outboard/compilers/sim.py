@@ -1088,7 +1088,10 @@ class SimCompiler:
         return [sim_tiles.layout_of(operand, side) if side else None for operand in operands]
 
     def relayout(self, layout: Layout, target: Target) -> tuple[Executable, Executable]:
-        """Copies of a matrix, in rows and in tiles."""
+        """Copies of a matrix, in rows and in tiles. Raises ValueError for a layout that is not the chip's."""
+        matrix = Operand(layout.dtype, layout.sizes, (layout.sizes[-1], 1))
+        if not self._chip.tile or layout != sim_tiles.layout_of(matrix, self._chip.tile):
+            raise ValueError(f"the chip has no {layout}")
         to, back = Program(), Program()
         tiles = sim_tiles.to_tiles(to, to.input(layout.dtype, layout.sizes), layout)
         rows = sim_tiles.from_tiles(back, back.input(layout.arranged_dtype, layout.arranged_sizes), layout)

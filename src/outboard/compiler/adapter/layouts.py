@@ -110,6 +110,11 @@ def _fitting(layout: Any, operand: compilers.Operand) -> compilers.Layout:
     """A compiler's layout. Raises TypeError or ValueError if an operand cannot be in it."""
     if not isinstance(layout, compilers.Layout):
         raise TypeError(f"a Layout is wanted, not {type(layout).__name__}")
+    if not isinstance(layout.name, str) or not isinstance(layout.arranged_dtype, torch.dtype):
+        raise TypeError(f"a Layout has a text and a dtype, not {layout.name!r} and {layout.arranged_dtype!r}")
+    for sizes in (layout.sizes, layout.arranged_sizes):
+        if not isinstance(sizes, tuple) or not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise TypeError(f"sizes of a Layout are a tuple of numbers above 0, not {sizes!r}")
     if layout.dtype != operand.dtype or math.prod(layout.sizes) != math.prod(operand.sizes):
         raise ValueError(
             f"{layout.name} is of {layout.dtype} {[*layout.sizes]}, and the operand {operand.dtype} {[*operand.sizes]}"
