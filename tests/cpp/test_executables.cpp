@@ -202,6 +202,22 @@ TEST(a_part_of_an_allocation_and_one_that_may_not_move_are_copied_each_time) {
   CHECK(fixture::download(*into, 3) == std::vector<float>({5, 6, 7}));
 }
 
+TEST(another_stream_waits_for_the_way_to_a_layout) {
+  Holder a = fixture::upload({1, 2, 3}), b = fixture::upload({0, 0, 0});
+  Stream &first = device().pool_stream(), &second = device().pool_stream();
+  {
+    fixture::Pause pause(first);
+    fixture::run(*compile(with_layout({wire::to_layout(0, 0, 2)})), first, {&a, &b}, 3);
+    CHECK(a->state() == State::kArranged);
+    fixture::run(*compile(with_layout({wire::to_layout(0, 0, 2), wire::from_layout(2, 1, 0)})), second, {&a, &b}, 3);
+    Work work(second);
+    work.resolve(*b);
+    CHECK(!second.query());
+  }
+  second.synchronize();
+  CHECK(fixture::download(*b, 3) == std::vector<float>({1, 2, 3}));
+}
+
 TEST(graphs_bring_contents_to_a_layout_at_each_replay) {
   Holder a = fixture::upload({1, 2, 3}), b = fixture::upload({0, 0, 0});
   Stream& stream = device().default_stream();

@@ -262,13 +262,18 @@ std::shared_ptr<const HostBuffer> Residency::host_contents(Allocation& allocatio
   return buffer;
 }
 
+/// Whether a layout from `offset` on is of all contents of an allocation, which may then be kept in it. For a graph
+/// they may not: they are brought there at each replay, which finds what there is then.
+bool Residency::is_whole(const Allocation& allocation, uint64_t offset, const MemoryLayout& layout, const Work& work) {
+  return offset == 0 && layout.strided_bytes() == allocation.size() && work.stream().recording() == nullptr;
+}
+
 Allocation* Residency::to_layout(Allocation& allocation, uint64_t offset,
                                  const std::shared_ptr<const MemoryLayout>& layout, Work& work) {
   const Guard guard(lock_);
-  const bool whole = offset == 0 && layout->strided_bytes() == allocation.size();
+  const bool whole = is_whole(allocation, offset, *layout, work);
   const std::shared_ptr<const Arrangement>& known = allocation.arrangement_;
-  const bool has_it = whole && known != nullptr && known->layout().is_same(*layout);
-  if (has_it && work.stream().recording() == nullptr) {  // a graph may run when they are no longer there
+  if (whole && known != nullptr && known->layout().is_same(*layout)) {
     known->contents().retain();
     return &known->contents();
   }
@@ -278,6 +283,7 @@ Allocation* Residency::to_layout(Allocation& allocation, uint64_t offset,
   layout->to(work, strided, work.resolve(*made, Access::kOverwrite));
   made->unordered_ = true;  // other streams may read the tensor, and know nothing of this
   add(statistics_.relayouts, layout->strided_bytes());
+  made->unordered_ = true;  // who reads the same on another stream need not have waited for this one
   if (whole) {
     made->retain();
     arrange(allocation, std::make_shared<const Arrangement>(layout, *made));
@@ -288,7 +294,7 @@ Allocation* Residency::to_layout(Allocation& allocation, uint64_t offset,
 void Residency::from_layout(Allocation& arranged, Allocation& allocation, uint64_t offset,
                             const std::shared_ptr<const MemoryLayout>& layout, Work& work) {
   const Guard guard(lock_);
-  const bool whole = offset == 0 && layout->strided_bytes() == allocation.size();
+  const bool whole = is_whole(allocation, offset, *layout, work);
   if (whole) {
     arranged.retain();
     if (arrange(allocation, std::make_shared<const Arrangement>(layout, arranged))) return;

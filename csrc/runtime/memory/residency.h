@@ -94,6 +94,7 @@ class Residency {
   void bring_in(Allocation& allocation, Stream& stream, Access access);
   void share(Allocation& allocation, Stream& stream);
   bool in_graph(const Allocation& allocation) const;
+  static bool is_whole(const Allocation& allocation, uint64_t offset, const MemoryLayout& layout, const Work& work);
   bool arrange(Allocation& allocation, std::shared_ptr<const Arrangement> arrangement);
   bool fill_memory(Allocation& allocation, Stream& stream, Block& to);
   void copy_in(HostBuffer& from, Stream& stream, Block& to);
