@@ -283,7 +283,6 @@ Allocation* Residency::to_layout(Allocation& allocation, uint64_t offset,
   layout->to(work, strided, work.resolve(*made, Access::kOverwrite));
   made->unordered_ = true;  // other streams may read the tensor, and know nothing of this
   add(statistics_.relayouts, layout->strided_bytes());
-  made->unordered_ = true;  // who reads the same on another stream need not have waited for this one
   if (whole) {
     made->retain();
     arrange(allocation, std::make_shared<const Arrangement>(layout, *made));

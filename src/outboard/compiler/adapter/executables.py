@@ -321,13 +321,7 @@ class Lowering:
         self.arranged |= layouts.add_execution(self.builder, name, made, given, results, specs)
 
     def _specs(self, operands: Sequence[compilers.Operand]) -> list[p.LayoutSpec | None]:
-        compiler = self.compiler
-        return [
-            layouts.spec_of(each.layout, compiler, self.target)
-            if each.layout is not None and isinstance(compiler, compilers.Layouts)
-            else None
-            for each in operands
-        ]
+        return [None if each.layout is None else layouts.spec_of(each.layout, self.target) for each in operands]
 
     def _made(self, name: str, graph: torch.fx.Graph, operands: Sequence[compilers.Operand]) -> compilers.Executable:
         """What the compiler makes of a graph, which it gets a copy of. Raises Refused."""

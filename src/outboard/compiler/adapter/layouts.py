@@ -44,8 +44,12 @@ def chosen(
 
 
 @functools.lru_cache(maxsize=4096)
-def spec_of(layout: compilers.Layout, compiler: compilers.Layouts, target: Target) -> p.LayoutSpec:
-    """A layout as plans have it. Raises TypeError or ValueError if what the compiler makes for it is no executable."""
+def spec_of(layout: compilers.Layout, target: Target) -> p.LayoutSpec:
+    """A layout of the target's compiler as plans have it. Raises RuntimeError if that has none, and TypeError or
+    ValueError if what it makes for this one is no executable."""
+    compiler = compilers.find(target)
+    if not isinstance(compiler, compilers.Layouts):
+        raise RuntimeError("the device has no compiler with layouts of its own")
     answer = compiler.relayout(layout, target)
     if not isinstance(answer, Sequence) or len(answer) != 2:
         raise TypeError("relayout() is to return two Executables, to the layout and from it")
@@ -133,14 +137,11 @@ def bring(tensor: torch.Tensor, layout: compilers.Layout) -> None:
             f"{device_name} has the contents of its own tensors in layouts, not those of {tensor.device}"
         )
     target = target_of(tensor.device.index)
-    compiler = compilers.find(target)
-    if not isinstance(compiler, compilers.Layouts):
-        raise RuntimeError("the device has no compiler with layouts of its own")
     operand = compilers.Operand(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
     _fitting(layout, operand)
     if not operand.is_dense or tensor.storage_offset() != 0 or tensor.nbytes != tensor.untyped_storage().nbytes():
         raise ValueError("a tensor in a layout is dense, and all of its storage")
     builder = PlanBuilder(target)
     given = TensorArg(builder.add_input(p.InputKind.TENSOR), tensor.dtype, operand.sizes, operand.strides)
-    builder.free(builder.to_layout(given, spec_of(layout, compiler, target)).buffer)
+    builder.free(builder.to_layout(given, spec_of(layout, target)).buffer)
     _C.Plan(serialize(builder.finish()), tensor.device.index).run([tensor])
