@@ -7,8 +7,9 @@ import dataclasses
 
 #: What is taken for a processor's caches where its driver does not tell.
 _NEAR_CACHE, _LAST_CACHE = 32 << 10, 32 << 20
-#: Bytes of a row in a block of a product's second matrix, which should fill most of the first cache: two registers of
-#: 64 bytes, and as much for a row of two narrower ones, whose block leaves room for what it is multiplied by.
+#: Bytes of half a row in a block of a product's second matrix, or of a row of two registers of 32 bytes and the room of
+#: what it is multiplied by. Of so many rows, panels of two registers fill the first cache, and those of four come from
+#: the second, where narrower blocks would be walked too often.
 _BLOCK_ROW = 128
 #: Lanes of the widest vector types of OpenCL C.
 _MOST_LANES = 16

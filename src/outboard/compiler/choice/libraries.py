@@ -46,6 +46,9 @@ _log = logging.getLogger(__name__)
 TINY = 1 << 21
 #: Most operations of a typical case on a processor, and images of a convolution: a few milliseconds.
 MOST, IMAGES = 1 << 30, 1
+#: The same of a product of two matrices: some libraries are slow with large ones alone (oneDNN 3.2 on a Cascade Lake:
+#: half of MKL's speed for squares of 1536, and 0.9 of it for a part of them with an eighth of the operations).
+MOST_PRODUCT = 1 << 32
 #: The same where thousands of work-items run at once, which one image may not keep busy.
 MOST_SIMT, IMAGES_SIMT = 1 << 34, 16
 #: Most elements of a matrix of which a typical case is a part.
@@ -278,7 +281,7 @@ def typical(shapes: ShapeClass, most: int = MOST, images: int = IMAGES) -> Case:
         return _typical_attention(shapes, most)
     if shapes.operator.startswith("convolution"):
         return _typical_convolution(shapes, most, images)
-    return _typical_product(shapes, most)
+    return _typical_product(shapes, max(most, MOST_PRODUCT) if shapes.operator == "mm" else most)
 
 
 def _typical_product(shapes: ShapeClass, most: int) -> Case:

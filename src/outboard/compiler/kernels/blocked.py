@@ -17,7 +17,8 @@ The text sees these macros, besides what ``engine`` and ``formats`` describe:
 * ``A_START(b, m)``: a pointer to item k = 0 of a row of A; ``A_ROW``, ``A_STEP``: strides from row to row and along
   k; ``A_PARAMETER``: a parameter that these need, if any;
 * ``B_PREPARE(b, n0, count)``: declarations made once per panel; ``B_FILL(b, n0, count, k0, depth)``: statements that
-  fill ``block[k / K_CELL * NR + n]``, zeros beyond ``count`` columns, and beyond ``depth`` in the last cell;
+  fill ``block[k / K_CELL * NR + n]`` for ``FILLED(count)`` columns, zeros beyond ``count`` of them, and beyond
+  ``depth`` in the last cell;
 * optional: ``A_ITEM(outer, inner)``, an item of A, where that is not ``A_AT``; ``C_STORE_VECTOR(b, m, n, value)`` with
   ``C_IS_VECTOR(b, n)``, which says whether the ``LANES`` elements from column n on can be stored at once; ``B_SETUP``:
   declarations made once per work-item; ``B_AHEAD(done, rows)``: statements for the next block, made when the current
@@ -58,16 +59,13 @@ OB_KERNEL void multiply(const long batches, const long m_count, const long n_cou
     const long m_to = m_from + group_rows < m_count ? m_from + group_rows : m_count;
     const int count = n_count - n0 < NR ? (int)(n_count - n0) : NR;
     B_PREPARE(b, n0, count)
-@CONTIGUOUS@
 #ifdef B_COLUMN
     const long a_step = A_STEP;
     if (m_to - m_from <= FEW && B_STEP == 1 && a_step == 1) {
 @FEW@
       for (long m = m_from; m < m_to; m += ROWS) {
         const int rows = m_to - m < ROWS ? (int)(m_to - m) : ROWS;
-        BLOCK_SPACE ACC* sums = tile + (m - m_from) * NR;
-@KNOWN@
-@STORE@
+        STORE_ROWS(tile + (m - m_from) * NR)
       }
       continue;
     }
@@ -86,31 +84,22 @@ OB_KERNEL void multiply(const long batches, const long m_count, const long n_cou
         if (!first) {
 @RESUME@
         }
-        for (int i = 0; i < (depth + K_CELL - 1) / K_CELL; ++i) {
+        const int cells = (depth + K_CELL - 1) / K_CELL;
+        if (count > NR / 2) {
+          for (int i = 0; i < cells; ++i) {
 @STEP@
-        }
-        if (!last) {
-@SUSPEND@
+          }
         } else {
-@STORE@
+          for (int i = 0; i < cells; ++i) {
+@NARROW@
+          }
         }
+@SUSPEND@
+        if (last) { STORE_ROWS(sums) }
       }
     }
   }
 }
-"""
-
-_STORE = r"""
-            if (contiguous@V@) {
-@VECTORS@
-            } else {
-@SPILL@
-              const int lanes = count - @V@ * LANES < LANES ? count - @V@ * LANES : LANES;
-              for (int r = 0; r < rows; ++r)
-                for (int l = 0; l < lanes; ++l) {
-                  C_STORE(b, m + r, n0 + @V@ * LANES + l, sums[r * NR + @V@ * LANES + l]);
-                }
-            }
 """
 
 
@@ -133,14 +122,26 @@ class Blocking:
     def for_target(target: Target, accumulate: str, half: torch.dtype | None = None) -> Blocking:
         """What fits the vector registers: 32 of 64 bytes, else 16 of 32. More rows than 8 would need fewer loads, but
         fewer matrices are a multiple of them, and compilers take longer."""
+        rows, vectors = (8, 2) if target.tuning.registers >= 32 else (6, 2)
+        return Blocking._of(target, accumulate, half, rows, vectors)
+
+    @staticmethod
+    def for_product(target: Target, accumulate: str, half: torch.dtype | None = None) -> Blocking:
+        """The same for products of matrices, which do nothing else in their inner loop: wider panels, whose fewer loads
+        feed more products. Blocks of B may then be twice the first cache: they come in order from the second."""
+        rows, vectors = (6, 4) if target.tuning.registers >= 32 else (6, 2)
+        return Blocking._of(target, accumulate, half, rows, vectors)
+
+    @staticmethod
+    def _of(target: Target, accumulate: str, half: torch.dtype | None, rows: int, vectors: int) -> Blocking:
         tuning, size = target.tuning, common.compute_size(accumulate)
         lanes = tuning.register // size
-        rows, columns = 8 if tuning.registers >= 32 else 6, 2 * lanes * size
+        columns = vectors * lanes * size
         factors = tuning.k_block * rows * size if half is not None else 0
         fitting = (target.local_memory - tuning.k_block * columns - factors) // columns - rows
         group_rows = max(4 * rows, min(MOST_ROWS, fitting // rows * rows))
         in_local = fitting >= group_rows
-        return Blocking(accumulate, lanes, rows, 2, group_rows, tuning.k_block, half, in_local)
+        return Blocking(accumulate, lanes, rows, vectors, group_rows, tuning.k_block, half, in_local)
 
     @property
     def columns(self) -> int:
@@ -170,9 +171,9 @@ class Blocking:
     def text(self) -> str:
         """The kernel, after ``formats``, unrolled by name: arrays of vectors would live in memory."""
         text = _OPTIONS + self.transpose() + _CELLS + self.sum_lanes() + _MULTIPLY
-        parts = {"CONTIGUOUS": self._contiguous(), "FEW": self._few(), "START": self._start(), "STEP": self._step()}
-        parts |= {"RESUME": self._resume(), "SUSPEND": self._suspend(), "KNOWN": self._known()}
-        parts["STORE"] = "".join(self._store(v) for v in range(self.vectors))
+        parts = {"FEW": self._few(), "START": self._start()}
+        parts |= {"STEP": self._step(self.vectors), "NARROW": self._step(self.vectors // 2)}
+        parts |= {"RESUME": self._resume(), "SUSPEND": self._suspend()}
         for name, part in parts.items():
             text = text.replace(f"@{name}@\n", part)
         return text
@@ -182,12 +183,6 @@ class Blocking:
         for r in range(self.rows):
             for v in range(self.vectors):
                 yield f"c{r}_{v}", f"LOCAL_VECTOR(sums + {r} * NR + {v} * LANES)"
-
-    def _contiguous(self) -> str:
-        return "".join(
-            f"    const int contiguous{v} = C_VECTORS(b, n0 + {v} * LANES, count - {v} * LANES);\n"
-            for v in range(self.vectors)
-        )
 
     def _few(self) -> str:
         """Dot products of all columns of a panel with up to ``FEW`` rows of A, which are left in ``tile``."""
@@ -210,9 +205,6 @@ class Blocking:
         lines += [f"    sums[{r} * NR + {c}] = s{r}_{c};" for r, c in squares]
         return "".join(f"      {line}\n" for line in [*lines, "  }", "}"])
 
-    def _known(self) -> str:
-        return "".join(f"        const VECTOR {cell} = {place};\n" for cell, place in self._cells())
-
     def sum_lanes(self) -> str:
         """A function that adds up the lanes of a vector."""
         lines, width, name = [], self.lanes // 2, "v"
@@ -232,24 +224,15 @@ class Blocking:
         return "".join(f"          {cell} = {place};\n" for cell, place in self._cells())
 
     def _suspend(self) -> str:
-        return "".join(f"          {place} = {cell};\n" for cell, place in self._cells())
+        return "".join(f"        {place} = {cell};\n" for cell, place in self._cells())
 
-    def _step(self) -> str:
-        lines = [f"const CELLS b{v} = BLOCK_VECTOR(i, {v});" for v in range(self.vectors)]
+    def _step(self, vectors: int) -> str:
+        """One cell of k for the first ``vectors`` vectors of columns."""
+        lines = [f"const CELLS b{v} = BLOCK_VECTOR(i, {v});" for v in range(vectors)]
         for r in range(self.rows):
             lines.append(f"const CELLS v{r} = (CELLS)(a{r}[i * FACTOR_STEP]);")
-            lines += [f"c{r}_{v} = MULTIPLY_ADD(v{r}, b{v}, c{r}_{v});" for v in range(self.vectors)]
-        return "".join(f"          {line}\n" for line in lines)
-
-    def _store(self, v: int) -> str:
-        vectors = "".join(
-            f"              if ({r} < rows) {{ C_STORE_VECTOR(b, m + {r}, n0 + {v} * LANES, c{r}_{v}); }}\n"
-            for r in range(self.rows)
-        )
-        spill = "".join(
-            f"              LOCAL_VECTOR(sums + {r} * NR + {v} * LANES) = c{r}_{v};\n" for r in range(self.rows)
-        )
-        return _STORE.replace("@V@", str(v)).replace("@VECTORS@\n", vectors).replace("@SPILL@\n", spill)
+            lines += [f"c{r}_{v} = MULTIPLY_ADD(v{r}, b{v}, c{r}_{v});" for v in range(vectors)]
+        return "".join(f"            {line}\n" for line in lines)
 
     def transpose(self) -> str:
         """``TRANSPOSE(to, ROW)``: writes the square of the vectors ``ROW(0)``, ``ROW(1)``, ... as columns of ``to``.
@@ -341,6 +324,8 @@ void make_cells(BLOCK_SPACE CELL* room, OB_GLOBAL const ITEM* a, const long a_ro
 """
 
 _OPTIONS = r"""
+/* Columns of a block that are used: a half of it where a panel has no more. */
+#define FILLED(count) ((count) > NR / 2 ? NR : NR / 2)
 #ifndef B_SETUP
 #define B_SETUP
 #endif
@@ -350,12 +335,22 @@ _OPTIONS = r"""
 #ifndef BLOCK_VECTOR
 #define BLOCK_VECTOR(i, v) LOCAL_CELLS(block + (i) * NR + (v) * LANES)
 #endif
-#ifdef C_STORE_VECTOR
-#define C_VECTORS(b, n, count) ((count) >= LANES && C_IS_VECTOR(b, n))
-#else
-#define C_VECTORS(b, n, count) 0
+#ifndef C_STORE_VECTOR
+#define C_IS_VECTOR(b, n) 0
 #define C_STORE_VECTOR(b, m, n, value)
 #endif
+/* Stores `rows` rows of C from m on. One copy of what is done with an element, however many a block has. */
+#define STORE_ROWS(from) \
+  ROLLED for (int c_r = 0; c_r < rows; ++c_r) \
+    ROLLED for (int c_at = 0; c_at < count; c_at += LANES) { \
+      BLOCK_SPACE ACC* results = (from) + c_r * NR + c_at; \
+      const long c_row = m + c_r, c_column = n0 + c_at; \
+      if (count - c_at >= LANES && C_IS_VECTOR(b, c_column)) { \
+        C_STORE_VECTOR(b, c_row, c_column, LOCAL_VECTOR(results)); \
+      } else { \
+        for (int l = 0; l < LANES && c_at + l < count; ++l) { C_STORE(b, c_row, c_column + l, results[l]); } \
+      } \
+    }
 """
 
 #: Fills a block of B through the operand's element macros.
@@ -367,7 +362,7 @@ FILL_ELEMENTS = r"""
   for (int k = 0; k < (depth); ++k) { \
     B_INNER_T b_inner; \
     B_SET_INNER(b_inner, b, (k0) + k); \
-    for (int i = 0; i < NR; ++i) block[k * NR + i] = i < (count) ? B_AT(b_outer[i], b_inner) : (ACC)0; \
+    for (int i = 0; i < FILLED(count); ++i) block[k * NR + i] = i < (count) ? B_AT(b_outer[i], b_inner) : (ACC)0; \
   }
 """
 
@@ -379,7 +374,7 @@ FILL_MATRIX = r"""
 #define B_STEP B_S_I
 #define COLUMN_PART(l) FACTORS_AT(b_column + (l) * B_S_O + k)
 #define B_FILL_COLUMNS(count, k0, depth) \
-  ROLLED for (int v = 0; v < NR; v += LANES) { \
+  ROLLED for (int v = 0; v < FILLED(count); v += LANES) { \
     OB_GLOBAL const ITEM* b_column = b_panel + v * B_S_O + (k0); \
     int k = 0; \
     if ((count) >= v + LANES) { \
@@ -392,15 +387,19 @@ FILL_MATRIX = r"""
         block[k / K_CELL * NR + v + l] = v + l < (count) ? CELL_OF(at[0], IF_WITHIN(k, depth, at[1])) : (CELL)0; \
       } \
   }
+#define VECTORS_OF_ROW(columns) \
+  for (int v = 0; v < (columns); v += LANES) \
+    LOCAL_CELLS(block + k / K_CELL * NR + v) = \
+        CELLS_OF(ITEMS_AT(row + v), ALL_IF_WITHIN(k, depth, ITEMS_AT(row + B_S_I + v)));
 #define B_FILL_ROWS(count, k0, depth) \
   for (int k = 0; k < (depth); k += K_CELL) { \
     OB_GLOBAL const ITEM* row = b_panel + ((k0) + k) * B_S_I; \
     if (B_S_O == 1 && (count) == NR) { \
-      for (int v = 0; v < NR; v += LANES) \
-        LOCAL_CELLS(block + k / K_CELL * NR + v) = \
-            CELLS_OF(ITEMS_AT(row + v), ALL_IF_WITHIN(k, depth, ITEMS_AT(row + B_S_I + v))); \
+      VECTORS_OF_ROW(NR) \
+    } else if (B_S_O == 1 && (count) == NR / 2) { \
+      VECTORS_OF_ROW(NR / 2) \
     } else { \
-      ROLLED for (int i = 0; i < NR; ++i) { \
+      ROLLED for (int i = 0; i < FILLED(count); ++i) { \
         OB_GLOBAL const ITEM* at = row + i * B_S_O; \
         block[k / K_CELL * NR + i] = i < (count) ? CELL_OF(at[0], IF_WITHIN(k, depth, at[B_S_I])) : (CELL)0; \
       } \

@@ -220,7 +220,7 @@ class Product:
         return [builder.int64(count) for count in (self.batches, self.m, self.n, self.k)]
 
     def _blocking(self, builder: PlanBuilder) -> blocked.Blocking:
-        return blocked.Blocking.for_target(builder.target, self.accumulate, self.half)
+        return blocked.Blocking.for_product(builder.target, self.accumulate, self.half)
 
     def _source(
         self, builder: PlanBuilder, body: str, defines: Mapping[str, object], shape: blocked.Blocking | None = None

@@ -45,7 +45,7 @@ def pack(builder: PlanBuilder, matrix: TensorArg) -> TensorArg:
     """Appends the steps that pack a matrix (k, n) of known sizes; returns the packed one, as one dimension."""
     accumulate = engine.accumulator(matrix.dtype)
     half = formats.item_dtype(matrix.dtype, accumulate)
-    shape = blocked.Blocking.for_target(builder.target, accumulate, half)
+    shape = blocked.Blocking.for_product(builder.target, accumulate, half)
     k, n = matrix.sizes
     panels, together = common.ceil_div(n, shape.columns), formats.packed_together(half)
     padded = common.ceil_div(k, together) * together

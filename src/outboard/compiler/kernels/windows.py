@@ -162,7 +162,7 @@ _PLACES = r"""
   const int fill_depth = (depth); \
   OB_GLOBAL const ITEM* from = planes + (b) * x_channels * at_c; \
   const long* at = k_at[current]; \
-  ROLLED for (int v = 0; v < NR / LANES; ++v) { \
+  ROLLED for (int v = 0; v < FILLED(count) / LANES; ++v) { \
     if (runs[v] == 1) { \
       FILL_RUNS(v, RUNS_1) \
     } else if (runs[v] == 2) { \
@@ -219,16 +219,17 @@ _TAPS = r"""
 #define TAP_RUNS_1(l) TAP_RUNS(RUNS_1, l)
 #define TAP_RUNS_4(l) TAP_RUNS(RUNS_4, l)
 #define FILL_SQUARES(RUNS) \
-  ROLLED for (int v = 0; v < NR; v += LANES) { \
+  ROLLED for (int v = 0; v < filled; v += LANES) { \
     OB_GLOBAL const ITEM** lanes = lane_from + v; \
     TRANSPOSE_CELLS(block + k / K_CELL * NR + v, RUNS) \
   }
 #define FILL_CELLS(k_from, k_to) \
   for (int j = k_from; j < (k_to); j += K_CELL) \
-    for (int l = 0; l < NR; ++l) \
+    for (int l = 0; l < filled; ++l) \
       block[j / K_CELL * NR + l] = CELL_OF(lane_from[l][k_at[j]], IF_WITHIN(j, k_to, lane_from[l][k_at[j + 1]]));
 #define B_FILL(b, n0, count, k0, depth) { \
   long k_at[K_BLOCK]; \
+  const int filled = FILLED(count); \
   { place_t place; \
     PLACE_START(place, k0) \
     for (int k = 0; k < (depth); ++k) { k_at[k] = PLACE_AT(place); PLACE_STEP(place) } } \
