@@ -102,7 +102,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {"src/outboard/compiler/kernels": "products, convolutions, attention, sorting, ...: kernels written by hand"},
     {
         "src/outboard/compiler/choice": "which kernel or library carries out an operator",
-        "src/outboard/compiler/adapter/layouts.py": "operands of executables in layouts of a compiler's",
+        "src/outboard/compiler/adapter/memory_layouts.py": "operands of executables in layouts of a compiler's",
     },
     {
         "src/outboard/compiler/adapter/implemented.py": "operators that the program implements for the device",

@@ -225,8 +225,8 @@ driver = types.SimpleNamespace(path=os.environ["OUTBOARD_DRIVER"])
 bench = types.SimpleNamespace(driver=driver)
 print(layouts_keep_every_bit(bench))
 sim_tiles.from_tiles = without_signs
-from outboard.compiler.adapter import layouts
-layouts.spec_of.cache_clear()
+from outboard.compiler.adapter import memory_layouts
+memory_layouts.spec_of.cache_clear()
 try:
     layouts_keep_every_bit(bench)
 except Broken as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 
 from outboard import _C
-from outboard.compiler.adapter import layouts
+from outboard.compiler.adapter import memory_layouts
 from outboard.compilers import Layout
 
 
@@ -39,7 +39,7 @@ def relayout(tensor: torch.Tensor, layout: Layout | None) -> torch.Tensor:
     if layout is None:
         _C.undo_layout(tensor)
         return tensor
-    layouts.bring(tensor, layout)
+    memory_layouts.bring(tensor, layout)
     if layout_of(tensor) != layout.name:
         raise RuntimeError(f"the tensor's memory has to stay as it is: it cannot be in {layout.name}")
     return tensor

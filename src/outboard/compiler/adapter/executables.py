@@ -24,7 +24,7 @@ from ..operators import facts
 from ..plans import plan as p
 from ..plans.builder import PlanBuilder, TensorArg
 from ..target import Target
-from . import layouts, trial
+from . import memory_layouts, trial
 from .symbols import expression
 
 aten = torch.ops.aten
@@ -315,18 +315,18 @@ class Lowering:
         operands = [_operand_of(each, simplify) for each in (*given, *results)]
         name = "+".join(dict.fromkeys(_short(node) for node in graph.nodes if node.op == "call_function"))
         with self._asking(name, graph):
-            operands = layouts.chosen(self.compiler, _copy(graph), operands, self.target)
+            operands = memory_layouts.chosen(self.compiler, _copy(graph), operands, self.target)
             specs = self._specs(operands)
         made = self._made(name, graph, operands)
-        self.arranged |= layouts.add_execution(self.builder, name, made, given, results, specs)
+        self.arranged |= memory_layouts.add_execution(self.builder, name, made, given, results, specs)
 
     def _specs(self, operands: Sequence[compilers.Operand]) -> list[p.LayoutSpec | None]:
-        return [None if each.layout is None else layouts.spec_of(each.layout, self.target) for each in operands]
+        return [None if each.layout is None else memory_layouts.spec_of(each.layout, self.target) for each in operands]
 
     def _made(self, name: str, graph: torch.fx.Graph, operands: Sequence[compilers.Operand]) -> compilers.Executable:
         """What the compiler makes of a graph, which it gets a copy of. Raises Refused."""
         with self._asking(name, graph):
-            made = layouts.checked(self.compiler.compile(_copy(graph), [*operands], self.target), "compile")
+            made = memory_layouts.checked(self.compiler.compile(_copy(graph), [*operands], self.target), "compile")
         if os.environ.get("OUTBOARD_CHECK_EXECUTABLES") == "1":
             self._try(name, made, graph, operands)
         statistics.add("executables_made")

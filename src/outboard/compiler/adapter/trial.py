@@ -17,7 +17,7 @@ from ..plans.builder import PlanBuilder, TensorArg
 from ..plans.schema import serialize
 from ..plans.strided import span
 from ..target import Target, index_of
-from .layouts import add_execution
+from .memory_layouts import add_execution
 
 #: How far results may be apart, beside the largest of them: sums of floats are taken in another order.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3}
