@@ -46,11 +46,12 @@ _log = logging.getLogger(__name__)
 TINY = 1 << 21
 #: Most operations of a typical case on a processor, and images of a convolution: a few milliseconds.
 MOST, IMAGES = 1 << 30, 1
-#: The same of a product of two matrices: some libraries are slow with large ones alone (oneDNN 3.2 on a Cascade Lake:
-#: half of MKL's speed for squares of 1536, and 0.9 of it for a part of them with an eighth of the operations).
-MOST_PRODUCT = 1 << 32
 #: The same where thousands of work-items run at once, which one image may not keep busy.
 MOST_SIMT, IMAGES_SIMT = 1 << 34, 16
+#: As many of one product of two matrices are measured on any device: some libraries are slow with large ones alone
+#: (oneDNN 3.2 on a Cascade Lake: half of MKL's speed for squares of 1536, and 0.9 of it for a part of them with an
+#: eighth of the operations).
+MOST_PRODUCT = 1 << 32
 #: Most elements of a matrix of which a typical case is a part.
 _WHOLE = 1 << 24
 #: Seconds after which no further round is measured, and most rounds.
@@ -276,7 +277,8 @@ def operations(shapes: ShapeClass) -> int:
 
 def typical(shapes: ShapeClass, most: int = MOST, images: int = IMAGES) -> Case:
     """A call in the middle of a class, of fewer batches, rows, columns or places if it would take more than ``most``
-    operations; a convolution of so many ``images`` if they take no more than that."""
+    operations (one product: than ``MOST_PRODUCT``, if that is more); a convolution of so many ``images`` if they take
+    no more than that."""
     if shapes.operator == "attention":
         return _typical_attention(shapes, most)
     if shapes.operator.startswith("convolution"):

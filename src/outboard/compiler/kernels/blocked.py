@@ -122,15 +122,13 @@ class Blocking:
     def for_target(target: Target, accumulate: str, half: torch.dtype | None = None) -> Blocking:
         """What fits the vector registers: 32 of 64 bytes, else 16 of 32. More rows than 8 would need fewer loads, but
         fewer matrices are a multiple of them, and compilers take longer."""
-        rows, vectors = (8, 2) if target.tuning.registers >= 32 else (6, 2)
-        return Blocking._of(target, accumulate, half, rows, vectors)
+        return Blocking._of(target, accumulate, half, 8 if target.tuning.registers >= 32 else 6, 2)
 
     @staticmethod
     def for_product(target: Target, accumulate: str, half: torch.dtype | None = None) -> Blocking:
         """The same for products of matrices, which do nothing else in their inner loop: wider panels, whose fewer loads
         feed more products. Blocks of B may then be twice the first cache: they come in order from the second."""
-        rows, vectors = (6, 4) if target.tuning.registers >= 32 else (6, 2)
-        return Blocking._of(target, accumulate, half, rows, vectors)
+        return Blocking._of(target, accumulate, half, 6, 4 if target.tuning.registers >= 32 else 2)
 
     @staticmethod
     def _of(target: Target, accumulate: str, half: torch.dtype | None, rows: int, vectors: int) -> Blocking:

@@ -135,13 +135,13 @@ def emit(
         arguments += [builder.pointer(add), *scalars[0], *scalars[1]]
         types["ADD"] = add.dtype
         product, product_vector = _SUM, _SUM_VECTOR
+    shape = blocked.Blocking.for_product(builder.target, accumulate, half)
     store = _OUT_AT + product + (product_vector if as_it_lies else "")
     if epilogue is None:
         store += _STORE + (_STORE_VECTOR if as_it_lies else "")
     else:
-        lanes = blocked.Blocking.for_product(builder.target, accumulate, half).lanes
         row, column = Axis(out.sizes[2], out.sizes[1]), Axis(_ONE, out.sizes[2])
-        finish = epilogue.finish(builder, out.numel(), lanes, row, column)
+        finish = epilogue.finish(builder, out.numel(), shape.lanes, row, column)
         if finish is None:
             return False
         store += finish.text
@@ -151,7 +151,6 @@ def emit(
     operands = engine.strided_operand("A", "a", sum_batches, bits=half is not None)
     operands += engine.strided_operand("B", "mat", sum_batches)
     row_text, row_width = "", 1
-    shape = blocked.Blocking.for_product(builder.target, accumulate, half)
     if as_it_lies and builder.target.tuning.vectors and not by_blocks:
         row_text, row_width = _row(shape, a, b, out, packed is not None)
     b_fill = blocked.FILL_MATRIX if as_it_lies else blocked.FILL_ELEMENTS
