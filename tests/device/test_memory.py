@@ -473,6 +473,8 @@ def test_summary(device_module: ModuleType) -> None:
     text = device_module.memory_summary()
     assert "allocated" in text and "spilled" in text and "num_ooms" in text
     assert "spilled" not in device_module.memory_summary(abbreviated=True)
+    lazy = {key.split(".")[1] for key in device_module.memory_stats() if key.startswith("lazy.")}
+    assert lazy <= {line.partition(" ")[0] for line in text.splitlines()}
 
 
 def test_eager_memory(run_python: RunPython) -> None:

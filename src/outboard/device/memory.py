@@ -23,6 +23,13 @@ from outboard.device.devices import DeviceLike, get_device_properties, index_of,
 #: The first number of the pools that users make; the others are graphs'.
 USERS = 2
 
+#: Parts of :func:`memory_summary`, with the names that :func:`memory_stats` has under ``lazy``.
+_LAZY_GAUGES = {
+    "not on the device": ("unbacked", "zero", "host", "spilled"),
+    "in layouts": ("arranged",),
+    "so far": ("materialized", "spills", "restores", "relayouts"),
+}
+
 
 def memory_stats(device: DeviceLike = None) -> dict[str, int]:
     """Statistics of a device's allocator; empty without hardware.
@@ -159,7 +166,7 @@ def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
     """The statistics as a table for people.
 
     Args:
-        abbreviated: leave out the counts and what is not on the device.
+        abbreviated: leave out the counts, and what is put off, in layouts, or was moved.
     """
     from outboard.reporting import quantities
 
@@ -170,10 +177,11 @@ def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
         totals = [quantities.size(stats.get(f"{gauge}.{column}", 0)) for column in ("total_allocated", "total_freed")]
         lines.append(f"{gauge:<12}" + "".join(f"{c:>12}" for c in columns) + "".join(f"{t:>14}" for t in totals))
     if not abbreviated:
-        lines += ["", f"{'not on the device':<24}{'size':>12}{'count':>12}"]
-        for gauge in ("unbacked", "zero", "host", "spilled", "materialized", "spills", "restores"):
-            size, count = stats.get(f"lazy.{gauge}.bytes", 0), stats.get(f"lazy.{gauge}.count", 0)
-            lines.append(f"{gauge:<24}{quantities.size(size):>12}{count:>12}")
+        for title, gauges in _LAZY_GAUGES.items():
+            lines += ["", f"{title:<24}{'size':>12}{'count':>12}"]
+            for gauge in gauges:
+                size, count = stats.get(f"lazy.{gauge}.bytes", 0), stats.get(f"lazy.{gauge}.count", 0)
+                lines.append(f"{gauge:<24}{quantities.size(size):>12}{count:>12}")
         counts = ("num_device_alloc", "num_device_free", "num_alloc_retries", "num_ooms")
         lines += ["", *(f"{count:<24}{stats.get(count, 0):>12}" for count in counts)]
     return "\n".join(lines)
