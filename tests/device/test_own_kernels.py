@@ -194,6 +194,23 @@ def test_what_the_compiler_says_is_told(device: str) -> None:
     assert x.eq(1).all()
 
 
+NO_TEXT: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "source": ({"source": SCALE.encode()}, TypeError, "`source` of a kernel is text, not bytes"),
+    "entry": ({"entry": 3}, TypeError, "`entry` of a kernel is text"),
+    "options": ({"options": ["-O3"]}, TypeError, "`options` of a kernel is text, not list"),
+    "dialect": ({"dialect": ["opencl-c"]}, TypeError, "`dialect` of a kernel is text"),
+    "binary": ({"source": None, "binary": "abc"}, TypeError, "`binary` is bytes"),
+    "a zero byte": ({"entry": "scale\0r"}, ValueError, "`entry` of a kernel has a zero byte"),
+}
+
+
+@pytest.mark.parametrize("case", NO_TEXT)
+def test_what_is_no_text_is_refused(case: str) -> None:
+    given, error, says = NO_TEXT[case]
+    with pytest.raises(error, match=says):
+        outboard.RawKernel(**{"source": SCALE, "entry": "scale"} | given)
+
+
 def test_the_devices_own_language_is_taken(device: str) -> None:
     if _C.device_properties(0)["dialect"] != "opencl-c":
         pytest.skip("of another language")
@@ -247,6 +264,20 @@ def test_it_ends(implement: Implement, device: str) -> None:
     torch.testing.assert_close(F.silu(x), expected)
 
 
+def test_several_end_in_any_order(implement: Implement, device: str) -> None:
+    x = torch.randn(33, device=device)
+    kept = F.silu(x)
+    only = {"when": lambda x: x.dim() == 1}
+    first, second, third = silu(implement), silu(implement, **only), silu(implement, when=lambda x: False)
+    first.remove()
+    assert F.silu(x).allclose(2 * kept) and F.silu(x.view(3, 11)).allclose(kept.view(3, 11))
+    third.remove()
+    third.remove()
+    assert F.silu(x).allclose(2 * kept)
+    second.remove()
+    torch.testing.assert_close(F.silu(x), kept)
+
+
 def test_calls_that_it_does_not_take(implement: Implement, device: str, device_module: ModuleType) -> None:
     x = torch.randn(33, device=device)
     expected = F.silu(x)
@@ -274,6 +305,11 @@ def test_a_kernel_of_another_dialect_is_left_aside(implement: Implement, device:
     expected = F.silu(x)
     silu(implement, dialect="fortran")
     torch.testing.assert_close(F.silu(x), expected)
+    scale(implement, "outboard_test_own::foreign(Tensor x, float factor) -> Tensor", dialect="fortran")
+    with pytest.raises(NotImplementedError, match="foreign has no other .* written in fortran, and the device takes"):
+        torch.ops.outboard_test_own.foreign(x, 2.0)
+    torch.library.impl("outboard_test_own::foreign", "CPU", lambda x, factor: x * factor)
+    assert torch.ops.outboard_test_own.foreign(x, 2.0).allclose(x * 2)
 
 
 def test_operators_that_write(implement: Implement, device: str) -> None:
@@ -398,6 +434,8 @@ def test_operators_that_are_not_there(implement: Implement) -> None:
     ):
         with pytest.raises(ValueError, match=says):
             implement(operator, SCALE, "scale", grid=1)
+    with pytest.raises(TypeError, match="as text, not as a builtin"):
+        implement(torch.relu, SCALE, "scale", grid=1)
 
 
 LIBRARY = r"""

@@ -40,7 +40,8 @@ class RawKernel:
         options: options for the driver's compiler, separated by spaces.
 
     Raises:
-        ValueError: unless either ``source`` or ``binary`` is given.
+        TypeError: for a text that is none, or a binary that is not bytes.
+        ValueError: unless either ``source`` or ``binary`` is given; for a zero byte in a text.
     """
 
     def __init__(
@@ -54,6 +55,10 @@ class RawKernel:
     ) -> None:
         if (source is None) == (binary is None):
             raise ValueError("a kernel is given as `source` or as `binary`: one of them")
+        for what, given in (("source", source), ("entry", entry), ("dialect", dialect), ("options", options)):
+            _require_text(what, given)
+        if binary is not None and not isinstance(binary, bytes):
+            raise TypeError(f"`binary` is bytes, as binary() gives them, not {type(binary).__name__}")
         if not entry:
             raise ValueError("a kernel needs a name: `entry`, as the program calls it")
         self.source, self.entry, self.dialect, self.options = source, entry, dialect, options
@@ -97,12 +102,14 @@ class RawKernel:
 
         return self._of(index_of(device)).binary()
 
-    def runs_on(self, index: int) -> bool:
-        """Whether the kernel is written for the device with this index."""
+    def refusal(self, index: int) -> str | None:
+        """Why the kernel cannot run on the device with this index: it is written for others. None if it can."""
         dialect = _dialect_of(index)
-        if self._binary is not None:
-            return self.dialect in (None, dialect)
-        return dialects.is_known(dialect) if self.dialect is None else dialect == self.dialect
+        if dialect == self.dialect or (self.dialect is None and (self.source is None or dialects.is_known(dialect))):
+            return None
+        written_in = self.dialect or "the words of dialects"
+        taken = f"programs in {dialect}" if dialect else "no programs"
+        return f"the kernel {self.entry} is written in {written_in}, and the device takes {taken}"
 
     def _of(self, index: int) -> _C.OwnKernel:
         index = _C.current_device() if index < 0 else index
@@ -111,16 +118,22 @@ class RawKernel:
         return self._made[index]
 
     def _make(self, index: int) -> _C.OwnKernel:
-        dialect = _dialect_of(index)
-        if not self.runs_on(index):
-            written_in = self.dialect or "the words of dialects"
-            taken = f"programs in {dialect}" if dialect else "no programs"
-            raise RuntimeError(f"the kernel {self.entry} is written in {written_in}, and the device takes {taken}")
+        refusal = self.refusal(index)
+        if refusal is not None:
+            raise RuntimeError(refusal)
         if self._binary is not None:
             return _C.own_binary_kernel(index, self._binary, self.entry)
         assert self.source is not None
-        text = dialects.find(dialect).program(self.source) if self.dialect is None else self.source
+        text = dialects.find(_dialect_of(index)).program(self.source) if self.dialect is None else self.source
         return _C.own_kernel(index, text, self.options, self.entry)
+
+
+def _require_text(what: str, given: object) -> None:
+    """Raises TypeError for what is no text, ValueError for a text that C would read only a part of."""
+    if given is not None and not isinstance(given, str):
+        raise TypeError(f"`{what}` of a kernel is text, not {type(given).__name__}")
+    if given is not None and "\0" in given:
+        raise ValueError(f"`{what}` of a kernel has a zero byte, where C would end it")
 
 
 def _three(sizes: int | Sequence[int], what: str, bits: int) -> list[int]:

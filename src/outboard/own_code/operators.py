@@ -76,7 +76,7 @@ def kernel(
         values = (*given, *made)
         own(_of(grid, values), _of(group, values), values if arguments is None else arguments(*values))
 
-    return Implementation(operator, launch, results, when, contiguous, own.runs_on)
+    return Implementation(operator, launch, results, when, contiguous, own.refusal)
 
 
 def library(
@@ -122,7 +122,7 @@ def library(
         if status != 0:
             raise RuntimeError(f"{entry} of {path} failed with status {status}")
 
-    return Implementation(operator, call, results, when, contiguous, lambda index: True)
+    return Implementation(operator, call, results, when, contiguous, lambda index: None)
 
 
 class Implementation:
@@ -135,7 +135,7 @@ class Implementation:
         results: Function | None,
         when: Function | None,
         contiguous: bool,
-        runs_on: Callable[[int], bool],
+        refusal: Callable[[int], str | None],
     ) -> None:
         self._operator = Operator(operator)
         if results is None and self._operator.results not in (0, 1):
@@ -143,7 +143,7 @@ class Implementation:
             raise ValueError(
                 f"{self._operator.name} has other results than one tensor: give `results`, which makes them"
             )
-        self._run, self._when, self._contiguous, self._runs_on = run, when, contiguous, runs_on
+        self._run, self._when, self._contiguous, self._refusal = run, when, contiguous, refusal
         self._results = results or self._like_the_first
         self._operator.implement(self._call, self._fake)
         _in_use.add(self)
@@ -175,7 +175,10 @@ class Implementation:
         return tuple(tensors) if wanted > 1 else tensors[0]
 
     def _call(self, elsewhere: Callable[[], Any], values: list[Any]) -> Any:
-        if not self._runs_on(device_index(flat(values))) or (self._when is not None and not self._when(*values)):
+        refusal = self._refusal(device_index(flat(values)))
+        if refusal is not None and not self._operator.runs_elsewhere:
+            raise NotImplementedError(f"{self._operator.name} has no other implementation for the call, and {refusal}")
+        if refusal is not None or (self._when is not None and not self._when(*values)):
             return elsewhere()
         made = self._made(values)
         _refuse_shared(self._operator.name, flat(made), flat(values))
