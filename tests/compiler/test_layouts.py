@@ -47,6 +47,7 @@ OPERATORS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
     "cat of one, wider": lambda a, b, v, i: torch.cat([a, v[:0].double()]),
     "cat of one image": lambda a, b, v, i: torch.cat([a.view(2, 2, 2, 2).to(memory_format=torch.channels_last)]),
     "stack of one": lambda a, b, v, i: torch.stack([a], 1),
+    "nonzero_static": lambda a, b, v, i: torch.nonzero_static(a > 1.5, size=3),
     "mse_loss, backward": lambda a, b, v, i: torch.ops.aten.mse_loss_backward(a, a, b, 0),
 }
 

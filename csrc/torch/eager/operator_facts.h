@@ -156,6 +156,7 @@ inline const std::unordered_map<std::string, OperatorFacts>& operator_facts() {
       {"aten::nll_loss_backward", {.run_time = {"ignore_index"}}},
       {"aten::nll_loss_forward", {.run_time = {"ignore_index"}}},
       {"aten::norm", {.whole = {"Scalar", "ScalarOpt_dtype"}}},
+      {"aten::nonzero_static", {.contiguous = true}},
       {"aten::normal", {.contiguous = true}},
       {"aten::normal_", {.run_time = {"mean", "std"}}},
       {"aten::_padded_dense_to_jagged_forward", {.judges_values = true}},

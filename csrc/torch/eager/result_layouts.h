@@ -33,6 +33,7 @@ inline const std::unordered_map<std::string, ResultLayout>& result_layouts() {
       {"aten::native_dropout_backward", {ResultLayout::kOfFirstOperand}},
       {"aten::native_group_norm_backward", {ResultLayout::kOfFormat, 1}},
       {"aten::native_layer_norm_backward", {ResultLayout::kContiguous}},
+      {"aten::nonzero_static", {ResultLayout::kContiguous}},
       {"aten::normal", {ResultLayout::kContiguous}},
       {"aten::pixel_shuffle", {ResultLayout::kOfFormat, 0}},
       {"aten::pixel_unshuffle", {ResultLayout::kOfFormat, 0}},

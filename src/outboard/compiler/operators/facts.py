@@ -321,6 +321,7 @@ FACTS: dict[str, Facts] = {
     "aten::nll_loss_backward": Facts(run_time=("ignore_index",)),
     "aten::nll_loss_forward": Facts(run_time=("ignore_index",)),
     "aten::norm": Facts(whole=("Scalar", "ScalarOpt_dtype")),
+    "aten::nonzero_static": Facts(layout=Layout.CONTIGUOUS),
     "aten::normal": Facts(layout=Layout.CONTIGUOUS),
     "aten::normal_": Facts(run_time=("mean", "std")),
     "aten::_padded_dense_to_jagged_forward": Facts(judges_values=True),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._decomp import decomposition_table
+from torch._decomp import decomposition_table, meta_table
 from torch._prims_common import suggest_memory_format
 from torch._subclasses import fake_impls
 from torch.utils import _pytree as pytree
@@ -49,11 +49,16 @@ def _none(mode: Any, overload: torch._ops.OpOverload, *args: Any, **kwargs: Any)
 
 
 def _by_decomposition(mode: Any, overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """The result as the decomposition lays it out, which tracing asks itself only where sizes are symbols."""
-    if overload not in decomposition_table:
+    """The result as the decomposition lays it out, which tracing asks itself only where sizes are symbols; of what has
+    none, that of the shape function, laid out as the row says."""
+    if overload in decomposition_table:
+        function = decomposition_table[overload]
+    elif overload in meta_table:
+        function = layouts.laid_out(overload, meta_table[overload])
+    else:
         return NotImplemented
     with mode:
-        return decomposition_table[overload](*args, **kwargs)
+        return function(*args, **kwargs)
 
 
 def _of_any_sizes(
