@@ -57,6 +57,11 @@ def _size(given: Any) -> Size:
     return size if isinstance(size, sympy.Expr) and not size.is_Integer else int(size)
 
 
+_OF_FLOATS = {
+    "cos", "divide", "erf", "exp", "expm1", "log", "log1p", "rsqrt", "sigmoid", "sin", "sqrt", "tanh",
+}  # fmt: skip
+
+
 class Program:
     """The lines of an executable, and the values that they make, by number."""
 
@@ -165,7 +170,11 @@ class Program:
         return self.emit("broadcast", self.dtypes[value], sizes, f"%{value}")
 
     def pointwise(self, operation: str, dtype: torch.dtype, *values: int) -> int:
-        """An operation on each element of values that are broadcast."""
+        """An operation on each element of values that are broadcast. Raises Unsupported for what PyTorch has of floats
+        alone, in a dtype of integers: eager refuses it."""
+        integral = not dtype.is_floating_point and dtype is not torch.bool
+        if integral and (operation in _OF_FLOATS or any(self.dtypes[value].is_floating_point for value in values)):
+            raise Unsupported(f"{operation} in {dtype}")
         sizes = _broadcast([self.shapes[value] for value in values])
         return self.emit(operation, dtype, sizes, *(f"%{self.broadcast(value, sizes)}" for value in values))
 
