@@ -269,6 +269,7 @@ class Odd(sim.SimCompiler):
 
 compilers._OWN = (EntryPoint("outboard-sim", "__main__:Odd", compilers.GROUP),)
 answers = [lambda size: size - 1, lambda size: -8, lambda size: 1 / 0, lambda size: "16", lambda size: 16.5]
+answers.append(lambda size: 2**62)  # more than a tensor can have
 for columns, answer in enumerate(answers, 2):
     for rows in (3, 5, 6):
         x = torch.randn(rows, columns)

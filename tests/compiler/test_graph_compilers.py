@@ -503,6 +503,30 @@ def test_executables_that_the_driver_refuses_are_made_again_once(tmp_path: Path)
     assert "made 0" in run(SEVERAL, tmp_path)
 
 
+def test_a_complaint_that_the_cpu_does_not_share_is_a_reason(tmp_path: Path) -> None:
+    code = """
+    from outboard.compiler.adapter import lowering
+    a = torch.ones(3, device=device)
+    lowering.lower_operator = lambda *given: torch.empty(-1)
+    close(a.sin(), torch.ones(3).sin())
+    count, (reason,) = ours.fallbacks(reasons=True)["aten::sin"]
+    assert count == 1 and "negative dimension" in reason, reason
+    """
+    run(code, tmp_path)
+
+
+def test_who_has_a_compiler_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    code = """
+    try:
+        torch.ones(3, device=device) + 1
+    except LookupError as error:
+        assert "'outboard-sim' (outboard.compilers.sim:SimCompiler) cannot be made: ValueError" in str(error), error
+    else:
+        raise SystemExit("nobody was told")
+    """
+    run(code, tmp_path, OUTBOARD_SIM_BUCKETS="many")
+
+
 def test_who_has_another_version_of_the_compiler_is_told(tmp_path: Path) -> None:
     code = """
     try:

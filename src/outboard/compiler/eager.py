@@ -93,6 +93,8 @@ def _without_plan(call: SignedCall, failure: Exception) -> tuple[str, bytes]:
 
     if not is_refusal(failure):
         _raise_users_error(call)
+        # Where it may be PyTorch's complaint and the CPU's kernel has none, the call stays there.
+        statistics.note_reason(base_name(call.op), f"{type(failure).__name__}: {failure}")
         raise _fault(find_overload(call.op)._schema.name, failure)
     if not call.bake and any(leaf.kind != "tensor" and leaf.item < 0 for leaf in call.leaves):
         _log.debug("%s: scalars become constants (%s)", call.op, failure)

@@ -149,7 +149,7 @@ class Layouts(Protocol):
 
 @functools.cache
 def load(name: str) -> GraphCompiler:
-    """The compiler of a name. Raises LookupError if no package offers it, or several do."""
+    """The compiler of a name. Raises LookupError if no package offers it, or several do, or it cannot be made."""
     offered = {entry.value: entry for entry in (*entry_points(group=GROUP), *_OWN) if entry.name == name}
     if not offered:
         raise LookupError(
@@ -160,13 +160,18 @@ def load(name: str) -> GraphCompiler:
         several = ", ".join(sorted(offered))
         raise LookupError(f"several installed packages offer the compiler {name!r}: {several}; uninstall all but one")
     (entry,) = offered.values()
-    make: Callable[[], GraphCompiler] = entry.load()
-    return make()
+    try:
+        make: Callable[[], GraphCompiler] = entry.load()
+        return make()
+    except Exception as error:  # a vendor's code may raise anything
+        raise LookupError(
+            f"the compiler {name!r} ({entry.value}) cannot be made: {type(error).__name__}: {error}"
+        ) from error
 
 
 def find(target: Target) -> GraphCompiler | None:
-    """A device's compiler; None if its driver loads no executables. Raises LookupError if it is not installed, or in
-    another version than the driver wants."""
+    """A device's compiler; None if its driver loads no executables. Raises LookupError if it is not installed, cannot
+    be made, or is there in another version than the driver wants."""
     if not target.compiler:
         return None
     compiler = load(target.compiler.partition(" ")[0])

@@ -26,6 +26,8 @@ from ..operators.strides import dense_strides, memory_order
 from . import kept
 from .proof import Dim, Dims, Number, Padded, copy_of
 
+#: No tensor has as many bytes.
+TOO_MANY_BYTES = 2**63
 #: Copies that padding or cutting one tensor may take; what is in more pieces gets an executable of its own size.
 MOST_COPIES = 256
 
@@ -125,6 +127,9 @@ def _widened_tensor(tensor: torch.Tensor, dims: Dims, wide: _Sizes) -> torch.Ten
     sizes = [math.prod(_factors(dim, wide)) for dim in dims]
     repeated = [stride == 0 and size != 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)]
     once = [1 if repeats else size for repeats, size in zip(repeated, sizes, strict=True)]
+    if math.prod(once) * tensor.itemsize >= TOO_MANY_BYTES:
+        _log.warning("sizes are not padded: the buckets of %s make a tensor of %s", [*tensor.shape], sizes)
+        raise Unfit("buckets that no tensor has room for")
     strides = dense_strides(once, memory_order(tensor))
     strides = [0 if repeats else stride for repeats, stride in zip(repeated, strides, strict=True)]
     return torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
