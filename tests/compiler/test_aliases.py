@@ -260,3 +260,26 @@ def test_views_of_longer_dtypes_stay_on_the_device(device: str, device_module: M
     assert device_module.fallbacks() == {}
     for result, wanted in zip(results, wide(x), strict=True):
         assert torch.equal(result.cpu(), wanted)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_is_made_of_an_expanded_tensor_is_not_made_in_it(device: str, dynamic: bool) -> None:
+    def changed(rows: Tensor, places: Tensor) -> list[Tensor]:
+        def expanded() -> Tensor:
+            return (rows[:1] * 1).expand(4, -1)
+
+        return [
+            expanded().index_add(0, places, rows),
+            expanded().index_copy(0, places, rows),
+            expanded().index_fill(0, places, 7.0),
+            expanded().index_put((places,), rows, accumulate=True),
+            expanded().scatter_add(0, places[:, None].expand_as(rows), rows),
+            expanded().slice_scatter(rows[:2], 0, 1, 3),
+            expanded().select_scatter(rows[2], 0, 1),
+        ]
+
+    torch._dynamo.reset()
+    rows, places = torch.arange(24.0).view(3, 8), torch.tensor([0, 1, 3])
+    results = torch.compile(changed, dynamic=dynamic)(rows.to(device), places.to(device))
+    for result, wanted in zip(results, changed(rows, places), strict=True):
+        assert torch.equal(result.cpu(), wanted)

@@ -209,11 +209,13 @@ def _written(graph: fx.Graph) -> set[Any]:
 
 def _with_results_apart(original: Callable[..., Any]) -> Callable[..., Any]:
     """An operator on an input that the graph writes at its end is carried out in place, and its result is that input
-    from then on. A result that is read after that write must be memory of its own, if it is not what is written."""
+    from then on. A result that is read after that write must be memory of its own, if it is not what is written. So
+    must be what is made of a tensor whose elements share memory, which would all get what one of them does."""
 
     @functools.wraps(original)
     def core(graph: fx.Graph) -> None:
-        with _unknown_to_passes(_overwritten(graph)):
+        expanded = [node for node in graph.nodes if any(map(_is_expanded, _changed(node)))]
+        with _unknown_to_passes([*_overwritten(graph), *expanded]):
             original(graph)
 
     return core
@@ -230,6 +232,17 @@ def _overwritten(graph: fx.Graph) -> list[fx.Node]:
         for node in graph.nodes
         if any(each in copies and _is_read_after(copies[each], node, places) for each in _changed(node))
     ]
+
+
+def _is_expanded(node: Any) -> bool:
+    """Whether elements of a tensor may share memory."""
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    return any(
+        statically_known_true(stride == 0) and not statically_known_true(size <= 1)
+        for size, stride in zip(value.shape, value.stride(), strict=True)
+    )
 
 
 def _changed(node: fx.Node) -> list[Any]:
