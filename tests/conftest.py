@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import gc
+import logging
 import os
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -54,6 +56,10 @@ def _environment() -> dict[str, str]:
 
 _ENVIRONMENT = _environment()
 
+# pytest listens to each logger that does not pass on what it gets, and this one's records are made only for who
+# listens: a twentieth of the time of a test that compiles.
+logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ignore[method-assign]
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips what is marked ``full``, with its reason, unless everything is run. Raises UsageError if importing a test
@@ -64,6 +70,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marker = item.get_closest_marker("full")
         if marker is not None and not FULL:
             item.add_marker(pytest.mark.skip(reason=f"{marker.args[0]}: make test-full"))
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector what lives as long as the process: PyTorch, and the tests themselves."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -24,7 +24,7 @@ _R = TypeVar("_R")
 _SLOTS = 1 << 17
 
 
-class _Together(contextlib.AbstractContextManager[None]):
+class Together(contextlib.AbstractContextManager[None]):
     """A context of the whole process: set up for the first thread that enters, taken back when the last one has left.
     ``context`` makes what is entered. In a forked process only the thread that forked is inside."""
 
@@ -35,7 +35,7 @@ class _Together(contextlib.AbstractContextManager[None]):
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._leave_threads)
 
-    def __call__(self) -> _Together:
+    def __call__(self) -> Together:
         """The context itself, to be entered."""
         return self
 
@@ -61,7 +61,7 @@ class _Together(contextlib.AbstractContextManager[None]):
             self._entered.__exit__(None, None, None)
 
 
-@_Together
+@Together
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
     """A context in which the cyclic garbage collector does not run by itself, in all threads."""
@@ -74,7 +74,7 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-@_Together
+@Together
 @contextlib.contextmanager
 def placed() -> Iterator[None]:
     """A context in which Python knows of a working directory, in all threads. That of the process may be deleted, and
@@ -91,7 +91,7 @@ def placed() -> Iterator[None]:
         yield
 
 
-@_Together
+@Together
 @contextlib.contextmanager
 def _recursing_as_before() -> Iterator[None]:
     """A context after which Python's limit of recursion is what it was: Inductor raises it, and leaves it so."""

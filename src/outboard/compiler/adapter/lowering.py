@@ -25,6 +25,7 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.lowering import lowerings
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils import _pytree as pytree
@@ -32,6 +33,7 @@ from torch.utils import _pytree as pytree
 from outboard import compilers
 from outboard._C import SignedCall, SignedLeaf
 
+from ..isolation import Together
 from ..kernels.common import INTEGER_DTYPES
 from ..loops.nest import GATHER_ERROR, INDEX_ERROR, index_message
 from ..operators import facts
@@ -100,6 +102,7 @@ class Inputs:
         self.varying = varying
         self.shape_env = ShapeEnv(duck_shape=False)
         self.mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
+        self.mode.cache_enabled = False  # no operator comes twice, and a key costs about what its answer does
         self.leaves: list[Leaf] = []
         self.sources: list[tuple[sympy.Symbol, p.SymbolSource, int, int]] = []
         self.scalar_symbols: set[sympy.Symbol] = set()
@@ -262,9 +265,17 @@ def _bind(schema: Any, call: SignedCall, inputs: Inputs) -> tuple[list[Any], dic
     return fake_args, fake_kwargs
 
 
+@Together
+def _interpreted() -> contextlib.AbstractContextManager[None]:
+    """A context in which graphs are not written as Python text, which is for those that are called."""
+    context: contextlib.AbstractContextManager[None] = _use_lazy_graph_module(True)
+    return context
+
+
 @contextlib.contextmanager
 def _compiling(inputs: Inputs) -> Iterator[None]:
     with (
+        _interpreted(),
         inductor_config.patch(EAGER_CONFIG),
         V.set_fake_mode(inputs.mode),
         torch.no_grad(),
@@ -487,7 +498,7 @@ def _one_node(functional: Functional, args: list[Any], kwargs: dict[str, Any], i
         targets = [args[w] if isinstance(w, int) else kwargs[w] for w in functional.written]
         results = [_write(graph, nodes[id(t)], r, f) for t, r, f in zip(targets, results, fakes, strict=True)]
     graph.output(tuple(results))
-    return torch.fx.GraphModule({}, graph)
+    return _make_graph_module({}, graph)
 
 
 def _write(graph: torch.fx.Graph, target: torch.fx.Node, source: torch.fx.Node, fake: Any) -> torch.fx.Node:
