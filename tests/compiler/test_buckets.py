@@ -10,6 +10,8 @@ import pytest
 from processes import run_program
 from test_graph_compilers import PRELUDE
 
+from tests.conftest import of_today
+
 #: Steps of training; prints how many executables there were after each.
 TRAINING = """
 sizes = [5, 7, 6, 8, 3, 13, 16, 11]
@@ -63,14 +65,7 @@ def run(code: str, cache: Path, **environment: str) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        pytest.param("perceptron", marks=pytest.mark.full("the others have its layers, too")),
-        "convolutional",
-        "language_model",
-    ],
-)
+@pytest.mark.parametrize("model", of_today(["perceptron", "convolutional", "language_model"], 3))
 def test_steps_of_training_share_executables(tmp_path: Path, model: str) -> None:
     """One for each bucket, whatever the batch's sizes; a second process makes none."""
     code = f"chosen = {model!r}\n" + TRAINING
@@ -132,7 +127,9 @@ functions = {
 }
 tables, places = torch.arange(12.0).view(6, 2), torch.tensor([2, 0, -1])
 tables, places = ({"cpu": each, device: each.to(device)} for each in (tables, places))
-for name, function in functions.items():
+for number, (name, function) in enumerate(functions.items()):
+    if number % 3 not in thirds:
+        continue
     before, made = int(ours.compile_stats()["executables_made"]), []
     for n in (5, 6, 7, 8, 4, 13, 14, 16, 15, 7):
         torch.manual_seed(n)
@@ -190,15 +187,16 @@ def test_padding_is_told_from_what_is_like_it(tmp_path: Path) -> None:
 
 
 def test_calls_of_varying_sizes_share_executables(tmp_path: Path) -> None:
-    """One for the first size, which nobody knows to vary, and then one for each bucket."""
+    """One for the first size, which nobody knows to vary, and then one for each bucket; a third of them each day."""
     made = {}
-    for line in run(EAGER, tmp_path, OUTBOARD_SIM_BUCKETS=SIZES).splitlines():
+    code = f"thirds = {of_today(range(3), 3)}\n" + EAGER
+    for line in run(code, tmp_path, OUTBOARD_SIM_BUCKETS=SIZES).splitlines():
         name, _, counts = line.partition(" [")
         made[name] = ast.literal_eval(f"[{counts}")
     for name, counts in made.items():
         growths = sum(before != after for before, after in zip(counts, counts[1:], strict=False))
         assert growths <= 4, (name, counts)
-    again = run(EAGER, tmp_path, OUTBOARD_DRIVER="strict", OUTBOARD_STRICT_DRIVER="sim")
+    again = run(code, tmp_path, OUTBOARD_DRIVER="strict", OUTBOARD_STRICT_DRIVER="sim")
     assert len(again.splitlines()) == len(made)
 
 

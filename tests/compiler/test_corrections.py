@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.conftest import of_today
+
 Case = tuple[Callable[..., Any], Tensor]
 
 
@@ -38,7 +40,8 @@ def _interpolated(mode: str, factor: Any, *shape: int) -> Case:
 
 
 def _interpolations() -> list[Case]:
-    """Sides that grow by a factor that is not the ratio of sizes, that keep their sizes, and that double."""
+    """Sides that grow by a factor that is not the ratio of sizes, that keep their sizes, and that double: half of them
+    each day."""
     factors = [(1.3, 1.7), (1.0, 1.7), (2.4, 0.6), (2, 4)]
     cases = [
         _interpolated(mode, factor, 1, 2, 2 + (mode == "bilinear"), 4)
@@ -47,12 +50,13 @@ def _interpolations() -> list[Case]:
     ]
     cases += [_interpolated("linear", 1.2, 1, 2, 4), _interpolated("trilinear", (1.2, 1.7, 2.4), 1, 2, 3, 4, 2)]
     factors = [1.7, 0.6]
-    return cases + [
+    cases += [
         _interpolated(mode, factor, 1, 2, *[5] * dims)
         for mode in ("nearest", "nearest-exact")
         for dims in (1, 3)
         for factor in factors
     ]
+    return of_today(cases, 2)
 
 
 def _sizes_and_factors() -> list[Case]:
