@@ -152,6 +152,20 @@ def test_a_binary_runs_again(device: str) -> None:
         outboard.RawKernel(binary=b"no program", entry="scale")(1, 1, ())
 
 
+def test_a_wrong_number_of_arguments_is_told(device: str, device_module: ModuleType) -> None:
+    if device_module.get_device_properties(0).driver != "host":
+        pytest.skip("the texts of the host driver")
+    x = torch.ones(8, device=device)
+    for given, says in (
+        ((x, x, 2.0), "scale takes 4 arguments, and was given 3"),
+        ((x, x, ctypes.c_double(2.0), 8), "argument 2 is a number of 4 bytes, and was given a number of 8 bytes"),
+        ((x, 1, 2.0, 8), "argument 1 is a pointer, and was given a number of 8 bytes"),
+    ):
+        with pytest.raises(RuntimeError, match=says):
+            outboard.RawKernel(SCALE, "scale")(1, 16, given)
+            device_module.synchronize()
+
+
 Call = Callable[[Any, Tensor], Any]
 WRONG: dict[str, tuple[Call, type[Exception], str]] = {
     "a text": (lambda k, x: k(1, 16, (x, x, "2", 8)), TypeError, "argument 2 is a str"),

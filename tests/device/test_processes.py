@@ -131,7 +131,6 @@ def test_forked_child_is_refused_everywhere(python: RunPython) -> None:
             "Stream": lambda: torch.Stream(name), "stream.synchronize": lambda: stream.synchronize(),
             "stream.query": lambda: stream.query(), "with stream": lambda: stream.__enter__(),
             "stream.wait_event": lambda: stream.wait_event(event), "set_stream": lambda: module.set_stream(stream),
-            "current_stream": lambda: torch.accelerator.current_stream(),
             "event.record": lambda: event.record(), "event.query": lambda: event.query(),
             "event.synchronize": lambda: event.synchronize(), "event.wait": lambda: event.wait(),
             "synchronize": lambda: module.synchronize(), "accelerator": lambda: torch.accelerator.synchronize(),
@@ -167,10 +166,12 @@ def test_forked_child_works_on_the_cpu(python: RunPython) -> None:
         pinned, event, stream = torch.ones(4).pin_memory(), torch.Event(name), torch.Stream(name)
         event.record()
         kept = [x * i for i in range(20)]
+        leaf = torch.ones(3, 4, device=name, requires_grad=True)
         def work():
             global x, pinned, event, stream
             assert module._is_in_bad_fork() and not torch.ones(3).is_pinned() and x.shape == (1000,)
             x[3:].view(-1), x.data_ptr(), x.is_contiguous()
+            assert leaf.t().shape == (4, 3)  # autograd meets it
             x = pinned = event = stream = None
             kept.clear()
             gc.collect()

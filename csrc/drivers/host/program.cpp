@@ -71,6 +71,11 @@ Code from_binary(std::string_view binary) {
   return code;
 }
 
+/// An argument, by its bytes; 0 for pointers.
+std::string kind_of(uint32_t bytes) {
+  return bytes == 0 ? "a pointer" : "a number of " + std::to_string(bytes) + " bytes";
+}
+
 }  // namespace
 
 void Kernel::choose_local_size(uint32_t local[3]) const {
@@ -89,12 +94,16 @@ std::string Kernel::problem_with(const ob_launch& launch, const uint32_t local[3
     items *= local[i];
     if (items > kMostWorkItems) return who + ": work-groups have " + std::to_string(kMostWorkItems) + " items at most";
   }
-  if (launch.argument_count != interface_.value_bytes.size()) return who + " takes another number of arguments";
+  const std::vector<uint32_t>& wanted = interface_.value_bytes;
+  if (launch.argument_count != wanted.size()) {
+    return who + " takes " + std::to_string(wanted.size()) + " arguments, and was given " +
+           std::to_string(launch.argument_count);
+  }
   for (uint32_t i = 0; i < launch.argument_count; ++i) {
     const ob_argument& argument = launch.arguments[i];
-    const uint32_t bytes = interface_.value_bytes[i];
-    const bool right = argument.is_pointer != 0 ? bytes == 0 : bytes != 0 && bytes == argument.size;
-    if (!right) return who + ": argument " + std::to_string(i) + " is of another kind";
+    const uint32_t given = argument.is_pointer != 0 ? 0 : argument.size;
+    if ((argument.is_pointer != 0) == (wanted[i] == 0) && given == wanted[i]) continue;
+    return who + ": argument " + std::to_string(i) + " is " + kind_of(wanted[i]) + ", and was given " + kind_of(given);
   }
   return {};
 }

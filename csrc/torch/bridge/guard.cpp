@@ -65,7 +65,12 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
     return capability;
   }
 
-  c10::Stream getStream(c10::Device of) const override { return wrap(current_stream(of.index())); }
+  /// Autograd notes the stream of a leaf that it first meets, be it for a view, and an exception there ends the
+  /// process. A forked child, which may have views, is told the default one; what would be submitted to it is refused.
+  c10::Stream getStream(c10::Device of) const override {
+    if (devices_opened() && Runtime::get().forked()) return c10::Stream(c10::Stream::DEFAULT, of);
+    return wrap(current_stream(of.index()));
+  }
   c10::Stream getDefaultStream(c10::Device of) const override {
     Device& owner = device(of.index());
     return wrap(translate_errors([&]() -> Stream& { return owner.default_stream(); }));
