@@ -93,8 +93,10 @@ def test_long_integers_are_exact(tmp_path: Path) -> None:
     run(INTEGERS, tmp_path)
 
 
-#: Calls without ``torch.compile`` of tensors of n rows; prints how many executables each had after every size.
-EAGER = """
+#: Calls without ``torch.compile`` of tensors of n rows; prints how many executables each had after every size. A third
+#: of the functions each day.
+EAGER = f"thirds = {of_today(range(3), 3)}"
+EAGER += """
 import torch.nn.functional as F
 
 def in_place(x):
@@ -189,14 +191,13 @@ def test_padding_is_told_from_what_is_like_it(tmp_path: Path) -> None:
 def test_calls_of_varying_sizes_share_executables(tmp_path: Path) -> None:
     """One for the first size, which nobody knows to vary, and then one for each bucket; a third of them each day."""
     made = {}
-    code = f"thirds = {of_today(range(3), 3)}\n" + EAGER
-    for line in run(code, tmp_path, OUTBOARD_SIM_BUCKETS=SIZES).splitlines():
+    for line in run(EAGER, tmp_path, OUTBOARD_SIM_BUCKETS=SIZES).splitlines():
         name, _, counts = line.partition(" [")
         made[name] = ast.literal_eval(f"[{counts}")
     for name, counts in made.items():
         growths = sum(before != after for before, after in zip(counts, counts[1:], strict=False))
         assert growths <= 4, (name, counts)
-    again = run(code, tmp_path, OUTBOARD_DRIVER="strict", OUTBOARD_STRICT_DRIVER="sim")
+    again = run(EAGER, tmp_path, OUTBOARD_DRIVER="strict", OUTBOARD_STRICT_DRIVER="sim")
     assert len(again.splitlines()) == len(made)
 
 
