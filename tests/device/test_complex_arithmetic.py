@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic with complex numbers stays on the device, single and in compiled graphs, with the CPU's results."""
+"""Arithmetic with complex numbers stays on the device, single and in compiled graphs, with the CPU's results; of half
+the ways in which tensors lie each day."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ import mpmath
 import pytest
 import torch
 from torch import Tensor
+
+from tests.conftest import of_today
 
 INF, NAN = float("inf"), float("nan")
 #: What roots, exponentials and logarithms overflow, underflow or cancel with.
@@ -82,13 +85,13 @@ def _check(module: ModuleType, function: Callable[..., Tensor], *args: Any, **bo
 
 
 @pytest.mark.parametrize("name", UNARY)
-@pytest.mark.parametrize("lies", VALUES)
+@pytest.mark.parametrize("lies", of_today(list(VALUES), 2))
 def test_of_one_tensor(device_module: ModuleType, name: str, lies: str) -> None:
     _check(device_module, UNARY[name], VALUES[lies])
 
 
 @pytest.mark.parametrize("name", BINARY)
-@pytest.mark.parametrize("lies", VALUES)
+@pytest.mark.parametrize("lies", of_today(list(VALUES), 2))
 def test_of_two(device_module: ModuleType, name: str, lies: str) -> None:
     x = VALUES[lies]
     for other in (x.flip(0), x.real.clone(), 2, 1.5, 1 - 3.5j, torch.arange(4), torch.tensor(3.0)):
