@@ -68,7 +68,7 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
   /// Autograd notes the stream of a leaf that it first meets, be it for a view, and an exception there ends the
   /// process. A forked child, which may have views, is told the default one; what would be submitted to it is refused.
   c10::Stream getStream(c10::Device of) const override {
-    if (devices_opened() && Runtime::get().forked()) return c10::Stream(c10::Stream::DEFAULT, of);
+    if (in_forked_child.load(std::memory_order_relaxed)) return c10::Stream(c10::Stream::DEFAULT, of);
     return wrap(current_stream(of.index()));
   }
   c10::Stream getDefaultStream(c10::Device of) const override {

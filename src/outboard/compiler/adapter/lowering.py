@@ -266,11 +266,8 @@ def _bind(schema: Any, call: SignedCall, inputs: Inputs) -> tuple[list[Any], dic
     return fake_args, fake_kwargs
 
 
-@Together
-def _interpreted() -> contextlib.AbstractContextManager[None]:
-    """A context in which graphs are not written as Python text, which is for those that are called."""
-    context: contextlib.AbstractContextManager[None] = _use_lazy_graph_module(True)
-    return context
+#: A context in which graphs are not written as Python text, which is for those that are called.
+_interpreted = Together(functools.partial(_use_lazy_graph_module, True))
 
 
 @contextlib.contextmanager
