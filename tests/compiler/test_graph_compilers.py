@@ -516,7 +516,7 @@ def test_a_complaint_that_the_cpu_does_not_share_is_a_reason(tmp_path: Path) -> 
 
 
 #: Prints why a device's compiler is not taken.
-REFUSED = """
+MUST_RAISE = """
 try:
     torch.ones(3, device=device) + 1
 except LookupError as error:
@@ -527,7 +527,7 @@ else:
 
 
 def test_who_has_a_compiler_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    said = run(REFUSED, tmp_path, OUTBOARD_SIM_BUCKETS="many")
+    said = run(MUST_RAISE, tmp_path, OUTBOARD_SIM_BUCKETS="many")
     assert "'outboard-sim' (outboard.compilers.sim:SimCompiler) cannot be made: ValueError" in said
 
 
@@ -537,7 +537,7 @@ def test_who_has_another_version_of_the_compiler_is_told(tmp_path: Path) -> None
         "OUTBOARD_STRICT_DRIVER": "sim",
         "OUTBOARD_STRICT_COMPILER": "outboard-sim 2",
     }
-    said = run(REFUSED, tmp_path, **strict)
+    said = run(MUST_RAISE, tmp_path, **strict)
     assert "takes what 'outboard-sim 2' makes, and installed is outboard-sim 1" in said
 
 

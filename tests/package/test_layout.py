@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rooms of the house: what a file may use is decided by where it lies, so that imports and includes point one way."""
 
+import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,22 @@ def test_the_picture_is_of_this_code() -> None:
     found = architecture.arrows()
     assert architecture.PICTURE.read_text() == architecture.picture(found)
     assert architecture.DOCUMENT.read_text() == architecture.document(found)
+
+
+def test_no_constant_has_two_values() -> None:
+    """The second would serve the first one's tests, too, which then try nothing of their own."""
+    files = [path for folder in ("src", "tests", "tools", "benchmarks") for path in (architecture.ROOT / folder).rglob("*.py")]
+    assert files
+    assert {path.name: twice for path in files if (twice := named_twice(path.read_text()))} == {}
+
+
+def test_a_constant_of_two_values_is_seen() -> None:
+    assert named_twice("ONCE = 1\nTWICE = 1\nTWICE: int = 2\nnothing = 3\nnothing = 4\n") == ["TWICE"]
+
+
+def named_twice(text: str) -> list[str]:
+    """The constants that a module's own lines give a value more than once."""
+    lines = [each for each in ast.parse(text).body if isinstance(each, ast.Assign | ast.AnnAssign)]
+    targets = [target for each in lines for target in (each.targets if isinstance(each, ast.Assign) else [each.target])]
+    names = Counter(target.id for target in targets if isinstance(target, ast.Name) and target.id.isupper())
+    return [name for name, times in names.items() if times > 1]
