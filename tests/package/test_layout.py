@@ -78,7 +78,8 @@ def test_the_picture_is_of_this_code() -> None:
 
 def test_no_constant_has_two_values() -> None:
     """The second would serve the first one's tests, too, which then try nothing of their own."""
-    files = [path for folder in ("src", "tests", "tools", "benchmarks") for path in (architecture.ROOT / folder).rglob("*.py")]
+    folders = [architecture.ROOT / name for name in ("src", "tests", "tools", "benchmarks")]
+    files = [path for folder in folders for path in folder.rglob("*.py")]
     assert files
     assert {path.name: twice for path in files if (twice := named_twice(path.read_text()))} == {}
 
