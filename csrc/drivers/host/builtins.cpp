@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host/builtins.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <set>
@@ -41,12 +42,10 @@ class Sections {
     return *instance;
   }
 
-  /// Marks the sections that a text names, and those that they need.
-  void mark(std::string_view text, std::vector<bool>& marked) const {
-    for_each_name(text, [&](std::string_view name) {
-      const auto found = by_name_.find(std::string(name));
-      if (found != by_name_.end()) mark(found->second, marked);
-    });
+  /// Marks the section that a name is of, and those that it needs.
+  void mark(const std::string& name, std::vector<bool>& marked) const {
+    const auto found = by_name_.find(name);
+    if (found != by_name_.end()) mark(found->second, marked);
   }
 
   /// All sections, or only the first, which has types and constants.
@@ -203,19 +202,46 @@ std::string conversion(const std::string& name) {
   return macro + "__builtin_convertvector((x), " + target + ")\n";
 }
 
+/// The words of a program, those of a macro's definition only if it is one of them: a program begins with what its
+/// language calls each word of its dialect, and says few of those.
+std::set<std::string> names_of(std::string_view source) {
+  std::unordered_map<std::string, std::string> macros;
+  std::string text;
+  std::istringstream lines{std::string(source)};
+  for (std::string line; std::getline(lines, line);) {
+    for (std::string more; line.back() == '\\' && std::getline(lines, more);) line.back() = ' ', line += more;
+    std::string_view rest = line;
+    if (!take(rest, "#define ")) {
+      text += line + '\n';
+      continue;
+    }
+    const auto end = std::find_if_not(rest.begin(), rest.end(), common::is_name_character);
+    macros[std::string(rest.begin(), end)] += rest.substr(end - rest.begin());
+  }
+  std::set<std::string> names;
+  while (!text.empty()) {
+    std::string bodies;
+    for_each_name(text, [&](std::string_view name) {
+      const bool is_new = names.emplace(name).second;
+      const auto macro = is_new ? macros.find(std::string(name)) : macros.end();
+      if (macro != macros.end()) bodies += macro->second + '\n';
+    });
+    text = std::move(bodies);
+  }
+  return names;
+}
+
 }  // namespace
 
 std::string with_builtins(std::string_view source, bool all) {
-  std::set<std::string> conversions;
-  for_each_name(source, [&](std::string_view name) {
-    if (name.substr(0, 3) == "as_" || name.substr(0, 8) == "convert_") conversions.emplace(name);
-  });
   const Sections& sections = Sections::get();
   std::vector<bool> marked = sections.marks(all);
-  sections.mark(source, marked);
-  std::string text = sections.text(marked);
-  for (const std::string& name : conversions) text += conversion(name);
-  return text + "#line 1 \"program\"\n" + std::string(source);
+  std::string conversions;
+  for (const std::string& name : names_of(source)) {
+    sections.mark(name, marked);
+    conversions += conversion(name);
+  }
+  return sections.text(marked) + conversions + "#line 1 \"program\"\n" + std::string(source);
 }
 
 }  // namespace outboard::host

@@ -81,6 +81,8 @@ class VectorPrinter(RowPrinter):
                 self.point()
                 self.width = 1
                 self.vectors.clear()
+        if self.lane is not None and self.x.rows is None:  # else rows may be so short that they are all remainder
+            self.write(self.prelude.remainder())
         with self.block(f"for (; {i} < {i}_to; ++{i})"):
             self.point()
 

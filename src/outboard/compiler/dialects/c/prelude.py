@@ -15,6 +15,12 @@ Maker: TypeAlias = Callable[["Prelude", str, torch.dtype, int], str]
 
 _HELPERS: dict[str, Maker] = {}
 
+_REMAINDER = """#ifdef __clang__
+#define OB_REMAINDER _Pragma("clang loop vectorize(disable) unroll(disable)")
+#else
+#define OB_REMAINDER
+#endif"""
+
 
 def helper(name: str) -> Callable[[Maker], Maker]:
     """Registers what makes the text of helper ``name``."""
@@ -39,6 +45,12 @@ class Prelude:
             text = _HELPERS[name](self, full, dtype, width)
             self.snippets[full] = text
         return full
+
+    def remainder(self) -> str:
+        """What stands before a loop over the few elements that fill no vector. Clang would make vectors of them, and
+        several at a time, which never run and take longer to compile than all the rest."""
+        self.snippets.setdefault("OB_REMAINDER", _REMAINDER)
+        return "OB_REMAINDER"
 
 
 def mask_of(dtype: torch.dtype, width: int, mask: str) -> str:
