@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import sympy
 import torch
 from torch._decomp import decomposition_table
+from torch._dispatch.python import enable_python_dispatcher
 from torch.utils import _pytree as pytree
 
 from outboard import compilers
@@ -55,7 +56,7 @@ def refusal(node: torch.fx.Node, compiler: compilers.GraphCompiler, target: Targ
     if _is_negative_power(node):
         return f"{name}: PyTorch refuses negative powers of integers, in the call's kernel alone"
     try:
-        with _sizes_kept((node, *node.all_input_nodes)):
+        with _handed_over((node, *node.all_input_nodes)):
             answer = compiler.supports(_apart(node), target)
     except (Exception, SystemExit) as error:
         answer = failure(compiler, error)
@@ -85,6 +86,7 @@ def failure(compiler: compilers.GraphCompiler, error: BaseException) -> str:
         text = str(error)
     except Exception:  # the vendor's own class
         text = "an exception without a text"
+    text = text.partition("\nException raised from")[0]  # where in its C++ PyTorch raised it
     return f"{compiler.name} failed: {type(error).__name__}: {text}"
 
 
@@ -336,7 +338,7 @@ class Lowering:
     def _asking(self, name: str, graph: torch.fx.Graph) -> Iterator[None]:
         """While the compiler is asked about a graph. Raises Refused for what it raises."""
         try:
-            with _sizes_kept(graph.nodes):
+            with _handed_over(graph.nodes):
                 yield
         except compilers.Unsupported as reason:
             raise Refused(f"{name}: {reason}") from reason
@@ -407,12 +409,15 @@ def _apart(node: torch.fx.Node) -> torch.fx.Node:
 
 
 @contextlib.contextmanager
-def _sizes_kept(nodes: Iterable[torch.fx.Node]) -> Iterator[None]:
-    """Undoes what a compiler does to the sizes of tensors, of which a copy would cost what its operator costs."""
+def _handed_over(nodes: Iterable[torch.fx.Node]) -> Iterator[None]:
+    """While a compiler has nodes. It may run them on their values, whose sizes may be symbols, for which PyTorch has
+    the right kernels in Python alone. Undoes what it does to the sizes of these tensors, of which a copy would cost
+    what its operator costs."""
     values = _tensors([each.meta.get("val") for each in nodes])
     before = [(value, value.shape, value.stride()) for value in values]
     try:
-        yield
+        with enable_python_dispatcher():
+            yield
     finally:
         for value, sizes, strides in before:
             if (_sizes(value.shape), _sizes(value.stride())) != (_sizes(sizes), _sizes(strides)):

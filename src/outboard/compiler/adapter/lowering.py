@@ -102,6 +102,7 @@ class Inputs:
         self.varying = varying
         self.shape_env = ShapeEnv(duck_shape=False)
         self.mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
+        self.mode.cache_enabled = False  # no operator comes twice, and a key costs about what its answer does
         self.leaves: list[Leaf] = []
         self.sources: list[tuple[sympy.Symbol, p.SymbolSource, int, int]] = []
         self.scalar_symbols: set[sympy.Symbol] = set()
@@ -217,8 +218,6 @@ def lower_operator(call: SignedCall, target: Target) -> Compiled:
     register()
     compiler = compilers.find(target)
     inputs = Inputs(call, frozenset() if target.static_sizes else None)
-    if compiler is None:
-        inputs.mode.cache_enabled = False  # no operator comes twice, and a key costs about what its answer does
     overload = _without_generator(find_overload(call.op))
     schema = overload._schema
     fake_args, fake_kwargs = _bind(schema, call, inputs)
