@@ -84,7 +84,7 @@ def _run(options: argparse.Namespace) -> int:
     if problem:
         print(f"{options.driver}: {problem}", file=sys.stderr)
         return 1
-    print(f"{device['name']} ({options.driver})")
+    print(f"{device['name']} ({options.driver})", flush=True)
     codes = [_once(options, names, device, offer) for offer in [_offer(names, device)] * options.times]
     return max(codes)
 
@@ -93,7 +93,7 @@ def _offer(names: Sequence[str], device: dict[str, object]) -> Offer:
     levels = {CLAUSES[name].level for name in names}
     offer = offer_for(device, words="kernels" in levels, executables="graph" in levels)
     for reason in offer.reasons:
-        print(f"  {reason}")
+        print(f"  {reason}", flush=True)
     return offer
 
 

@@ -75,54 +75,52 @@ def run(
     said: Callable[[Result], None] = lambda result: None,
 ) -> tuple[dict[str, Any], list[Result]]:
     """The device's properties and what became of each clause. ``said`` hears of each as soon as it is known."""
-    results: list[Result] = []
-    device: dict[str, Any] = {}
-    left = list(names)
-    while left:
+    heard = _Heard(said)
+    while left := names[len(heard.results) :]:
         with _Worker(driver, left, offer) as worker:
-            ended = _listen(worker, left, patience)
-        device = ended.device or device
-        for result in ended.results:
-            results.append(result)
-            said(result)
-        left = left[len(ended.results) :]
-    return device, results
+            _listen(worker, left, patience, heard)
+    return heard.device, heard.results
 
 
-@dataclasses.dataclass
-class _Ended:
-    device: dict[str, Any]
-    results: list[Result]
+class _Heard:
+    """What workers have said so far."""
+
+    def __init__(self, said: Callable[[Result], None]) -> None:
+        self.device: dict[str, Any] = {}
+        self.results: list[Result] = []
+        self._said = said
+
+    def end(self, name: str, outcome: str, text: str, seconds: float = 0.0) -> None:
+        """Keeps what became of a clause, and says it."""
+        clause = CLAUSES[name]
+        self.results.append(Result(name, clause.level, clause.says, outcome, text, seconds))
+        self._said(self.results[-1])
 
 
-def _listen(worker: _Worker, names: Sequence[str], patience: float) -> _Ended:
-    ended, running = _Ended({}, []), ""
-    while True:
+def _listen(worker: _Worker, names: Sequence[str], patience: float, heard: _Heard) -> None:
+    """Hears a worker until it has tried the clauses ``names``, or one of them ends it."""
+    left, running = list(names), ""
+    while left:
         limit = patience * _COMPILING.get(CLAUSES[running].level, 1.0) if running else patience
         line = worker.line(limit)
         if line is None:
             hung = worker.process.poll() is None
-            name = running or names[len(ended.results)]
             text = f"no answer within {limit:g} s" if hung else worker.last_words()
-            ended.results.append(_result(name, "hung" if hung else "crashed", text, limit if hung else 0.0))
-            return ended
+            heard.end(running or left[0], "hung" if hung else "crashed", text, limit if hung else 0.0)
+            return
         if "device" in line:
-            ended.device = line["device"]
+            heard.device = line["device"]
         elif "broken" in line:
-            ended.results += [_result(name, "broken", line["broken"]) for name in names]
-            return ended
+            for name in left:
+                heard.end(name, "broken", line["broken"])
+            return
         elif "begins" in line:
             running = line["begins"]
         else:
-            ended.results.append(_result(line["ends"], line["outcome"], line["text"], line["seconds"]))
-            running = ""
-            if line["outcome"] == "broken" or len(ended.results) == len(names):
-                return ended
-
-
-def _result(name: str, outcome: str, text: str, seconds: float = 0.0) -> Result:
-    clause = CLAUSES[name]
-    return Result(name, clause.level, clause.says, outcome, text, seconds)
+            heard.end(line["ends"], line["outcome"], line["text"], line["seconds"])
+            left, running = left[1:], ""
+            if line["outcome"] == "broken":
+                return
 
 
 class _Worker:

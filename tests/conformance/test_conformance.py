@@ -13,17 +13,19 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from processes import run_program
 
 from outboard import drivers
-from outboard_conformance import clauses  # noqa: F401 - registers them
+from outboard_conformance import clauses, runner  # noqa: F401 - registers them
 from outboard_conformance.clause import CLAUSES
 from outboard_conformance.clauses.models import are_below
 from outboard_conformance.clauses.tables import GROUPS
 from outboard_conformance.driver import FUNCTIONS, REQUIRED
+from outboard_conformance.language import Offer
 from tests.conftest import FULL, of_today
 
 REPOSITORY = Path(__file__).parents[2]
@@ -267,6 +269,18 @@ def test_a_fault_is_found_by_its_clause(wrong: Path, symbolic: str, fault: str) 
     result = conform(str(wrong), *arguments, **environment, OUTBOARD_WRONG=fault)
     assert result.returncode == 1, result.stdout + result.stderr
     assert re.search(rf"^ *{outcome} .*{clause}", result.stdout, re.MULTILINE), result.stdout
+
+
+def test_each_result_is_said_while_the_next_clause_runs(wrong: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTBOARD_WRONG_DRIVER", drivers.sim())
+    monkeypatch.setenv("OUTBOARD_WRONG", "hangs")
+    heard: list[tuple[str, float]] = []
+    names, patience = ["errors_have_a_text", "streams_wait_for_events"], 3.0
+    runner.run(
+        str(wrong), names, Offer(), patience=patience, said=lambda each: heard.append((each.outcome, time.monotonic()))
+    )
+    (first, early), (second, late) = heard
+    assert (first, second) == ("kept", "hung") and late - early >= patience / 2
 
 
 def test_all_faults_are_tried() -> None:
