@@ -115,6 +115,32 @@ def test_a_damaged_cache_is_built_again(run_python: RunPython, tmp_path: Path) -
     run_python(program + "assert module.compile_stats()['programs_built'] > 0\n", **environment)
 
 
+def test_macros_whose_names_are_put_together(run_python: RunPython, tmp_path: Path) -> None:
+    """What only such a macro says is defined, too, though its name stands nowhere else in the text."""
+    run_python(
+        PREAMBLE
+        + r"""
+import outboard
+SOURCE = r'''
+#define FLIPPED_float(x) as_float(as_int(x) ^ 0x80000000)
+
+#define FLIPPED(T, x) \
+  FLIPPED_##T(x)
+
+OB_KERNEL void flip(OB_GLOBAL const float *x, OB_GLOBAL float *y) {
+  const long i = OB_ITEM_ID(0);
+  y[i] = FLIPPED(float, x[i]);
+}
+'''
+outboard.kernel("shop::flip(Tensor x) -> Tensor", SOURCE, "flip", grid=lambda x, y: x.numel(), group=1)
+x = torch.randn(5)
+assert torch.equal(torch.ops.shop.flip(x.to(name)).cpu(), -x)
+""",
+        OUTBOARD_DRIVER="host",
+        OUTBOARD_CACHE_DIR=str(tmp_path),
+    )
+
+
 def test_kernels_for_groups_of_work_items(run_python: RunPython, tmp_path: Path) -> None:
     """Kernels as GPUs get them, with barriers, local memory and shuffles, on a device that says it is one."""
     run_python(

@@ -202,16 +202,18 @@ std::string conversion(const std::string& name) {
   return macro + "__builtin_convertvector((x), " + target + ")\n";
 }
 
-/// The words of a program, those of a macro's definition only if it is one of them: a program begins with what its
-/// language calls each word of its dialect, and says few of those.
-std::set<std::string> names_of(std::string_view source) {
+bool goes_on(const std::string& line) { return !line.empty() && line.back() == '\\'; }
+
+/// The words of a program; unless they are to be `all`, those of a macro's definition only if it is one of them: a
+/// program begins with what its language calls each word of its dialect, and says few of those.
+std::set<std::string> names_of(std::string_view source, bool all) {
   std::unordered_map<std::string, std::string> macros;
   std::string text;
   std::istringstream lines{std::string(source)};
   for (std::string line; std::getline(lines, line);) {
-    for (std::string more; line.back() == '\\' && std::getline(lines, more);) line.back() = ' ', line += more;
+    for (std::string more; goes_on(line) && std::getline(lines, more);) line.back() = ' ', line += more;
     std::string_view rest = line;
-    if (!take(rest, "#define ")) {
+    if (all || !take(rest, "#define ")) {
       text += line + '\n';
       continue;
     }
@@ -237,7 +239,7 @@ std::string with_builtins(std::string_view source, bool all) {
   const Sections& sections = Sections::get();
   std::vector<bool> marked = sections.marks(all);
   std::string conversions;
-  for (const std::string& name : names_of(source)) {
+  for (const std::string& name : names_of(source, all)) {
     sections.mark(name, marked);
     conversions += conversion(name);
   }
