@@ -71,6 +71,8 @@ def _set_up() -> None:
     from outboard.device import interruptions, profiling
 
     choice = profiles.choose()
+    if choice.problem:
+        _report(choice.problem)
     profile = profiles.load(choice)
     backend_registration.rename_privateuse1_backend(profile.name)
     profile.before_devices()

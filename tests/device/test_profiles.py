@@ -165,18 +165,18 @@ def test_an_installed_package_brings_its_device_with_nothing_set(
 
 
 def test_no_profile_of_several_is_chosen_by_chance(run_python: RunPython, installed: dict[str, Path]) -> None:
-    out = run_python(
-        """
+    program = """
         import torch, outboard.cli
         outboard.cli.main(["doctor"])
-        """,
-        check=False,
-        cold=True,
-        PYTHONPATH=_path(*installed.values()),
-        OUTBOARD_PROFILE="",
-    )
+        """
+    path = _path(*installed.values())
+    out = run_python(program, check=False, cold=True, PYTHONPATH=path, OUTBOARD_PROFILE="")
     assert re.search(r"profile: +ocl \(the default\)", out), out
-    assert f"several profiles ({', '.join(sorted(installed))}), and none is chosen" in out
+    devices = ", ".join(f"'{name}' of outboard-{name}" for name in sorted(installed))
+    said = f"Installed packages offer several devices ({devices}), and none is chosen"
+    assert out.count(f"RuntimeWarning: {said}") == 1 and out.count(f"  - {said}") == 1, out
+    out = run_python("import torch", cold=True, PYTHONPATH=path, OUTBOARD_PROFILE="npu", PYTHONWARNINGS="error")
+    assert out == ""
 
 
 @pytest.mark.parametrize("package", _PACKAGES, ids=lambda package: package.module)

@@ -77,11 +77,6 @@ def _profile(report: Report) -> None:
         report.line("profile", "none: Outboard could not be loaded")
         return
     report.line("profile", f"{choice.name} ({choice.reason})")
-    if choice.rivals:
-        report.findings.append(
-            f"Installed packages offer several profiles ({', '.join(choice.rivals)}), and none is chosen: set "
-            "OUTBOARD_PROFILE to one of them."
-        )
 
 
 def _drivers(report: Report) -> None:

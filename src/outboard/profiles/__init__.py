@@ -37,12 +37,12 @@ class Choice:
     Attributes:
         name: the profile's name.
         reason: why this one, as part of a sentence.
-        rivals: profiles that installed packages offer, if there are several and nobody chose one of them.
+        problem: what to do if installed packages offer several, and nobody chose one of them; else "".
     """
 
     name: str
     reason: str
-    rivals: tuple[str, ...] = ()
+    problem: str = ""
 
 
 _in_force: Choice | None = None
@@ -56,7 +56,7 @@ def choose() -> Choice:
     if len(offered) == 1:
         ((name, entry),) = offered.items()
         return Choice(name, f"{_distribution(entry)} is installed")
-    return Choice(_DEFAULT, "the default", rivals=tuple(sorted(offered)))
+    return Choice(_DEFAULT, "the default", _undecided(offered) if offered else "")
 
 
 def load(choice: Choice) -> Profile:
@@ -118,6 +118,14 @@ def require(name: str, package: str, distribution: str) -> None:
 
 def _offered() -> list[EntryPoint]:
     return list(entry_points(group="outboard.profiles"))
+
+
+def _undecided(offered: dict[str, EntryPoint]) -> str:
+    devices = ", ".join(f"{name!r} of {_distribution(entry)}" for name, entry in sorted(offered.items()))
+    return (
+        f"Installed packages offer several devices ({devices}), and none is chosen, so the device is called "
+        f"{_DEFAULT!r}: set OUTBOARD_PROFILE to the name of one."
+    )
 
 
 def _distribution(entry: EntryPoint) -> str:
