@@ -82,6 +82,13 @@ def test_drivers_compile_without_a_warning(kind: str, language: str, tmp_path: P
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def test_a_build_without_outboard_says_what_to_do(tmp_path: Path) -> None:
+    folder = write(tmp_path, "acme", "kernels", "c")
+    program = "import importlib.util, runpy; importlib.util.find_spec = lambda name: None; runpy.run_path('setup.py')"
+    result = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
+    assert result.returncode == 1 and "Outboard is not here: install its wheel first" in result.stderr
+
+
 def test_a_driver_in_python_is_short(tmp_path: Path) -> None:
     folder = write(tmp_path, "acme", "kernels", "python") / "src/acme"
     count = sum(line_count(folder, name) for name in ("driver.py", "errors.py", "programs.py", "trampoline.c"))

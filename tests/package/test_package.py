@@ -88,3 +88,17 @@ def test_no_profile_name_below_profiles() -> None:
         if "profiles" not in file.parts and pattern.search(file.read_text())
     ]
     assert guilty == []
+
+
+def test_nothing_asks_for_a_stranger_by_our_name() -> None:
+    """PyPI's ``outboard`` is another project; no version there ends with a release of PyTorch."""
+    from outboard.cli.new import package
+
+    asked = {str(path): path.read_text() for path in ROOT.glob("packages/*/pyproject.toml")}
+    for kind in ("kernels", "graph"):
+        asked |= dict(package("acme", kind, "c"))
+    asked |= {page: (ROOT / page).read_text() for page in ("README.md", "docs/index.md", "docs/releases.md")}
+    for name, text in asked.items():
+        assert not re.search(r"""(dependencies|requires) = .*["']outboard\b.*\]""", text), name
+        for version in re.findall(r"\boutboard==(\S+)", text):
+            assert re.match(r"\d+\.\d+\.\d+\+torch2\.\d+\b", version), (name, version)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from outboard import torch_release
 from outboard.version import __version__
 
 HELP = "write a package for a chip of your own"
@@ -85,7 +86,7 @@ def package(name: str, kind: str, language: str) -> Iterator[tuple[str, str]]:
     table = "".join((root / _FILES).read_text() for root in roots if (root / _FILES).exists())
     words = {
         "LEVEL_OF_KIND": kind,
-        "VERSION_OF_OUTBOARD": __version__,
+        "VERSION_OF_OUTBOARD": f"{__version__}+torch{torch_release.release(torch.__version__)}",
         "FILES_OF_THE_PACKAGE": table.rstrip(),
         "CODE_OF_KIND": code,
         "CODE_FILE": f"{code}.{ending}",
