@@ -82,6 +82,21 @@ def test_drivers_compile_without_a_warning(kind: str, language: str, tmp_path: P
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.parametrize(("kind", "language"), [("kernels", "c"), ("graph", "c++")])
+def test_optional_functions_are_added_as_the_guide_says(kind: str, language: str, tmp_path: Path) -> None:
+    functions, entries = re.findall(r"^```c\n(.*?)^```", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
+    [driver] = write(tmp_path, "acme", kind, language).glob("src/acme/driver.c*")
+    text, mark = driver.read_text(), "/* ---- what Outboard asks for ---- */"
+    assert text.count(mark) == text.count("ACME_OPTIONAL_FUNCTIONS") == 1
+    text = text.replace(mark, functions + mark).replace("ACME_OPTIONAL_FUNCTIONS", entries + "ACME_OPTIONAL_FUNCTIONS")
+    driver.write_text(text)
+    library = str(make_library(tmp_path / "acme", language))
+    only = ["pinned_memory_is_memory", "pinned_memory_is_copied_as_any"]
+    arguments = ["--driver", library, "--level", "memory", *(word for name in only for word in ("--only", name))]
+    result = run_program(["-m", "outboard_conformance", *arguments], timeout=300)
+    assert result.returncode == 0 and "2 kept" in result.stdout, result.stdout + result.stderr
+
+
 def test_a_build_without_outboard_says_what_to_do(tmp_path: Path) -> None:
     folder = write(tmp_path, "acme", "kernels", "c")
     program = "import importlib.util, runpy; importlib.util.find_spec = lambda name: None; runpy.run_path('setup.py')"

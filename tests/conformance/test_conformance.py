@@ -15,13 +15,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from processes import run_program
 
 from outboard import drivers
 from outboard_conformance import clauses, runner  # noqa: F401 - registers them
-from outboard_conformance.clause import CLAUSES
+from outboard_conformance.clause import CLAUSES, NotApplicable
 from outboard_conformance.clauses.models import are_below
 from outboard_conformance.clauses.tables import GROUPS
 from outboard_conformance.driver import FUNCTIONS, REQUIRED
@@ -295,6 +296,16 @@ def test_what_clauses_say_stands_in_the_header() -> None:
         for name, clause in CLAUSES.items()
         if clause.level in DRIVER and plain(clause.says) not in text
     } == {}
+
+
+@pytest.mark.parametrize("part", ["submissions", "resets"])
+def test_what_is_missing_is_said_before_any_work(part: str) -> None:
+    bench = SimpleNamespace(driver=SimpleNamespace(has=lambda name: False))  # and nothing else that could be asked
+    tried = [each for each in CLAUSES.values() if each.run.__module__.endswith(part)]
+    assert tried
+    for each in tried:
+        with pytest.raises(NotApplicable):
+            each.run(bench)
 
 
 def test_functions_are_those_of_the_header() -> None:

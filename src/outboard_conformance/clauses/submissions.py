@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from ctypes import c_int32, c_void_p
 
 from outboard_conformance.bench import Bench, pack
@@ -59,8 +58,7 @@ def batches_are_whole(bench: Bench) -> None:
 
 @clause("kernels", "`launch` on the stream, which nobody else uses, records and does not run.")
 def captured_launches_do_not_run(bench: Bench) -> None:
-    kernel, memory, stream = adder(bench), zeros(bench), bench.stream()
-    graph = captured(bench, kernel, stream, [memory] * 3)
+    graph, _, memory, stream = captured(bench, 3)
     bench.wait(stream)
     expect(small(bench.read(memory, 400)) == [0] * 100, "launches ran while they were captured")
     bench.driver.call("graph_launch", stream, graph)
@@ -70,8 +68,8 @@ def captured_launches_do_not_run(bench: Bench) -> None:
 
 @clause("kernels", "Submits what was recorded, on any stream of the device, also while an earlier submission")
 def graphs_are_submitted_again(bench: Bench) -> None:
-    kernel, memory, stream, other = adder(bench), zeros(bench), bench.stream(), bench.stream()
-    graph = captured(bench, kernel, stream, [memory] * 3)
+    graph, _, memory, stream = captured(bench, 3)
+    other = bench.stream()
     bench.occupy(stream)
     for _ in range(5):
         bench.driver.call("graph_launch", stream, graph)
@@ -83,8 +81,7 @@ def graphs_are_submitted_again(bench: Bench) -> None:
 
 @clause("kernels", "Submits what was recorded, on any stream of the device")
 def graphs_are_in_stream_order(bench: Bench) -> None:
-    kernel, memory, stream = adder(bench), zeros(bench), bench.stream()
-    graph = captured(bench, kernel, stream, [memory])
+    graph, kernel, memory, stream = captured(bench, 1)
     bench.occupy(stream)
     bench.fill(stream, memory, (40).to_bytes(4, "little"), 400)
     bench.driver.call("graph_launch", stream, graph)
@@ -95,14 +92,15 @@ def graphs_are_in_stream_order(bench: Bench) -> None:
     expect(small(bench.read(memory, 400)) == [541] * 100, "a launch after a graph")
 
 
-def captured(bench: Bench, kernel: c_void_p, stream: c_void_p, memory: Sequence[int]) -> c_void_p:
-    """A graph that adds 1, 2, ... to these numbers."""
+def captured(bench: Bench, launches: int) -> tuple[c_void_p, c_void_p, int, c_void_p]:
+    """A graph that adds 1, 2, ... to 100 numbers, its kernel, the numbers, all 0, and the stream on which it was made."""
     need(bench.driver.has("capture_begin"), "no capture_begin")
+    kernel, memory, stream = adder(bench), zeros(bench), bench.stream()
     status = bench.driver.call("capture_begin", stream, allow=(Status.OK, Status.UNSUPPORTED))
     need(status == Status.OK, "this device has no graphs")
-    for number, pointer in enumerate(memory):
-        bench.launch(stream, kernel, [1], [1], pointer, c_int32(100), c_int32(number + 1))
+    for by in range(1, launches + 1):
+        bench.launch(stream, kernel, [1], [1], memory, c_int32(100), c_int32(by))
     graph = c_void_p()
     bench.driver.call("capture_end", stream, ctypes.byref(graph))
     bench.at_end("graph_destroy", graph)
-    return graph
+    return graph, kernel, memory, stream

@@ -131,6 +131,7 @@ const ob_driver* outboard_driver(void) {
 #define OB_REQUIRED(name) .name = name,
 #define OB_OPTIONAL(name) /* NULL: Outboard does without */
 #include "outboard/functions.def"
+                                  /* Optional functions of this file, in driver.h's order, each followed by a comma. */
                                   MYCHIP_OPTIONAL_FUNCTIONS};
   return &table;
 }
