@@ -229,9 +229,8 @@ def test_convolutions_of_nothing(device: str) -> None:
         lambda x, i: F.conv_transpose2d(x.view(1, 1, 4, 5), torch.ones(1, 2, 1, 1, device=x.device), output_padding=3),
         lambda x, i: torch.std(i),
         lambda x, i: torch.var(i, 0),
-        lambda x, i: torch.softmax(i, 0),
     ],
-    ids=["too few rows", "too many columns", "dilation", "padding of the result", "std", "var", "softmax"],
+    ids=["too few rows", "too many columns", "dilation", "padding of the result", "std", "var"],
 )
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.filterwarnings("ignore:.*runs on the CPU")
@@ -240,6 +239,27 @@ def test_what_shape_functions_let_pass_is_refused(device: str, refused: Callable
     with pytest.raises(RuntimeError):  # noqa: PT012 - here or where the device is waited for
         torch.compile(refused, dynamic=dynamic)(x, index)
         torch.accelerator.synchronize()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(F.softmax, F.gelu, F.silu, F.mish, F.softplus, F.logsigmoid, F.hardswish, F.hardsigmoid, F.hardshrink),
+        *(F.softshrink, F.celu, torch.frac, lambda i: torch.round(i, decimals=1)),
+        *(lambda i: torch.hypot(i, i), lambda i: torch.logaddexp(i, i), lambda i: torch.lerp(i, i + 1, 0.5)),
+        *(lambda i: F.huber_loss(i, i + 1), lambda i: F.smooth_l1_loss(i, i + 1), lambda i: F.nll_loss(i, i[:, 0])),
+        *(lambda i: F.interpolate(i[None], 6, mode="linear"), lambda i: F.adaptive_avg_pool2d(i[None], 2)),
+        *(lambda i: i.clone().round_(decimals=1), lambda i: i.clone().uniform_()),
+        *(lambda i: i.clone().exponential_(), lambda i: i.clone().cauchy_(), lambda i: i.clone().log_normal_()),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*runs on the CPU", "ignore:Implicit dimension choice")
+def test_integers_where_only_floats_have_a_kernel(device: str, function: Callable[..., Any]) -> None:
+    """PyTorch's compiler computes with them, and cuts what comes out."""
+    integers = torch.arange(12).reshape(3, 4)
+    for refused, where in ((function, "cpu"), (torch.compile(function), device)):
+        with pytest.raises(RuntimeError, match="not implemented|(expects|must be) .*floating"):
+            refused(integers.to(where))
 
 
 def test_sizes_of_a_reduction_by_index(device: str) -> None:

@@ -135,7 +135,8 @@ def _view_of(base: torch.Tensor, result: FunctionalTensor) -> Any:
 
 def _with_copies_kept(original: Callable[..., Any]) -> Callable[..., Any]:
     """What inputs become is computed step by step, and later passes make each step write into the input. A copy of a
-    step that is returned is not useless then."""
+    step that is returned is not useless then, and neither is one that rounds integers to tens, of which PyTorch asks
+    as if it had no digits."""
 
     @functools.wraps(original)
     def remove(graph: fx.Graph) -> Any:
@@ -145,7 +146,8 @@ def _with_copies_kept(original: Callable[..., Any]) -> Callable[..., Any]:
             for node in graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default)
             if get_node_storage(node) in returned and get_node_storage(node.args[0]) in written
         ]
-        with _unknown_to_passes(kept):
+        rounded = graph.find_nodes(op="call_function", target=torch.ops.aten.round.decimals)
+        with _unknown_to_passes([*kept, *rounded]):
             return original(graph)
 
     return remove

@@ -199,18 +199,19 @@ def _averaging_backward(overload: Any) -> Callable[..., Any]:
     return decompose
 
 
-def _of_floats(error: type[Exception], message: str) -> Callable[..., Any]:
-    """Refuses integers, as the CPU does: PyTorch's own computes with them."""
-
+def _refusing_integers(operator: str) -> Callable[..., Any]:
     def refuse(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not x.is_floating_point() and not x.is_complex():
-            raise error(message)
+        fills.check_floats(operator, x)
         return NotImplemented
 
     return refuse
 
 
-_check_variance = _of_floats(RuntimeError, "std and var only support floating point and complex dtypes")
+def _check_variance(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Refuses integers, as ATen does: PyTorch's own computes with them."""
+    if not x.is_floating_point() and not x.is_complex():
+        raise RuntimeError("std and var only support floating point and complex dtypes")
+    return NotImplemented
 
 
 def _deviation(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
@@ -670,8 +671,6 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     },
     aten.std.correction: _deviation,
     aten.var.correction: _check_variance,
-    aten._softmax.default: _of_floats(NotImplementedError, "softmax is not implemented for integers"),
-    aten._log_softmax.default: _of_floats(NotImplementedError, "log_softmax is not implemented for integers"),
     aten.std_mean.correction: _deviation_and_mean,
     **interpolation.CORRECTIONS,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
@@ -735,11 +734,64 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
 }
 
 
+#: Operators of which the CPU has none for integers. Their decompositions and lowerings compute with them, and cut what
+#: comes out.
+_NOT_OF_INTEGERS = (
+    aten._adaptive_avg_pool2d.default,
+    aten._adaptive_avg_pool3d.default,
+    aten._log_softmax.default,
+    aten._softmax.default,
+    aten.celu.default,
+    aten.frac.default,
+    aten.gelu.default,
+    aten.glu.default,
+    aten.grid_sampler_2d.default,
+    aten.hardshrink.default,
+    aten.hardsigmoid.default,
+    aten.hardswish.default,
+    aten.huber_loss.default,
+    aten.hypot.default,
+    aten.lerp.Scalar,
+    aten.log_sigmoid_forward.default,
+    aten.logaddexp.default,
+    aten.logaddexp2.default,
+    aten.mish.default,
+    aten.mse_loss.default,
+    aten.nextafter.default,
+    aten.nll_loss2d_forward.default,
+    aten.nll_loss_forward.default,
+    aten.silu.default,
+    aten.smooth_l1_loss.default,
+    aten.softplus.default,
+    aten.upsample_bicubic2d.vec,
+    aten.upsample_bilinear2d.vec,
+    aten.upsample_linear1d.vec,
+    aten.upsample_trilinear3d.vec,
+)
+
+
+def _first(ours: Callable[..., Any], theirs: Callable[..., Any] | None) -> Callable[..., Any]:
+    """One decomposition, and another where it returns NotImplemented."""
+    if theirs is None:
+        return ours
+
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        result = ours(*args, **kwargs)
+        return theirs(*args, **kwargs) if result is NotImplemented else result
+
+    return decompose
+
+
+_OF_SOME_DTYPES = frozenset(_NOT_OF_INTEGERS) - CORRECTIONS.keys()
+for _overload in _NOT_OF_INTEGERS:
+    _name = _overload._schema.name.removeprefix("aten::").lstrip("_")
+    CORRECTIONS[_overload] = _first(_refusing_integers(_name), CORRECTIONS.get(_overload))
+
+
 #: Overloads whose correction is for some dtypes only; calls of others need not be taken apart to find out.
 _CONCERNED: dict[Any, Callable[[torch.dtype], bool]] = {
     **dict.fromkeys(
-        (aten.var.correction, aten._softmax.default, aten._log_softmax.default),
-        lambda dtype: not dtype.is_floating_point and not dtype.is_complex,
+        (aten.var.correction, *_OF_SOME_DTYPES), lambda dtype: not dtype.is_floating_point and not dtype.is_complex
     ),
     **dict.fromkeys(
         (aten.any.default, aten.any.dim, aten.any.dims, aten.where.self), lambda dtype: dtype == torch.uint8
@@ -762,15 +814,4 @@ def concerns(overload: Any, x: Any) -> bool:
 
 def corrected(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """:data:`CORRECTIONS`, each with the table's own decomposition behind it."""
-
-    def first(ours: Callable[..., Any], theirs: Callable[..., Any] | None) -> Callable[..., Any]:
-        if theirs is None:
-            return ours
-
-        def decompose(*args: Any, **kwargs: Any) -> Any:
-            result = ours(*args, **kwargs)
-            return theirs(*args, **kwargs) if result is NotImplemented else result
-
-        return decompose
-
-    return {overload: first(function, table.get(overload)) for overload, function in CORRECTIONS.items()}
+    return {overload: _first(function, table.get(overload)) for overload, function in CORRECTIONS.items()}

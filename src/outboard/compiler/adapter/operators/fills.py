@@ -56,6 +56,13 @@ def check_index(operator: str, index: Tensor) -> None:
         raise error(words.format(title_of(index.dtype)))
 
 
+def check_floats(operator: str, x: Tensor) -> None:
+    """Raises for integers, of which the CPU has no such kernel: PyTorch's compiler computes with them, and cuts what
+    comes out."""
+    if not x.is_floating_point() and not x.is_complex():
+        raise NotImplementedError(f"{operator} is not implemented for integers")
+
+
 def _is_integer(value: Any) -> bool:
     return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
 

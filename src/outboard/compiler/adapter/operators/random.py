@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 
 from ...target import target_of
+from .fills import check_floats
 
 aten = torch.ops.aten
 
@@ -268,6 +269,16 @@ def _normal_of_tensors(overload: Any) -> Callable[..., Tensor]:
     return decompose
 
 
+def _of_floats(values: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Refuses to fill integers with numbers between them."""
+
+    def checked(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        check_floats(f"filling by {values.__name__.strip('_').removesuffix('_values')} numbers", x)
+        return values(x, *args, **kwargs)
+
+    return checked
+
+
 def _in_place(values: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda x, *args, **kwargs: x.copy_(values(x, *args, **kwargs))
 
@@ -279,12 +290,12 @@ def _functional(values: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 #: Fills, as overload that writes, overload that does not, and what is written.
 _FILLS: tuple[tuple[Any, Any, Callable[..., Tensor]], ...] = (
-    (aten.uniform_.default, aten.uniform.default, _uniform_values),
-    (aten.normal_.default, aten.normal_functional.default, _normal_values),
-    (aten.exponential_.default, aten.exponential.default, _exponential_values),
+    (aten.uniform_.default, aten.uniform.default, _of_floats(_uniform_values)),
+    (aten.normal_.default, aten.normal_functional.default, _of_floats(_normal_values)),
+    (aten.exponential_.default, aten.exponential.default, _of_floats(_exponential_values)),
     (aten.geometric_.default, aten.geometric.default, _geometric_values),
-    (aten.cauchy_.default, aten.cauchy.default, _cauchy_values),
-    (aten.log_normal_.default, aten.log_normal.default, _log_normal_values),
+    (aten.cauchy_.default, aten.cauchy.default, _of_floats(_cauchy_values)),
+    (aten.log_normal_.default, aten.log_normal.default, _of_floats(_log_normal_values)),
     (aten.bernoulli_.float, aten.bernoulli.p, _bernoulli_float_values),
     (aten.bernoulli_.Tensor, aten.bernoulli.Tensor, _bernoulli_tensor_values),
     (aten.random_.default, aten.random.default, _random_values),

@@ -21,6 +21,7 @@ from ...operators.overloads import overloads_of
 from ..optimizers.chains import wide
 from ..overrides import HALVES
 from ..symbols import expression
+from .fills import check_floats
 
 aten = torch.ops.aten
 
@@ -38,6 +39,7 @@ def _ldexp(x: Any, exponent: Any) -> Any:
 
 def _soft_shrink(x: torch.Tensor, lambd: Any = 0.5) -> torch.Tensor:
     """``softshrink`` whose zeros are positive, as on the CPU, which rounds bounds of halves from PyTorch 2.14 on."""
+    check_floats("softshrink", x)
     if x.dtype in HALVES:
         if torch_release.number(torch.__version__) >= (2, 14):
             lambd = torch.scalar_tensor(lambd, dtype=x.dtype, device=x.device).float()
@@ -59,8 +61,7 @@ def _least(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def _round_decimals(x: torch.Tensor, decimals: Any = 0) -> Any:
     """To so many digits by a product and a quotient, as on the CPU: PyTorch's own multiplies with an inverse, which is
     rounded itself."""
-    if not x.dtype.is_floating_point:
-        return NotImplemented
+    check_floats("round with decimals", x)
     value = wide(x)
     power = 10.0 ** abs(decimals) if abs(decimals) <= math.log10(torch.finfo(value.dtype).max) else math.inf
     result = torch.round(value * power) / power if decimals >= 0 else torch.round(value / power) * power
