@@ -282,3 +282,23 @@ assert ours.fallbacks() == {}, ours.fallbacks(reasons=True)
 
 def test_answers_that_are_no_buckets(tmp_path: Path) -> None:
     run(NO_BUCKETS, tmp_path)
+
+
+def test_buckets_beyond_the_memory_are_named(tmp_path: Path) -> None:
+    """No message of too little memory for tensors that nobody made."""
+    settings = {"OUTBOARD_DRIVER": "sim", "OUTBOARD_SIM_COMPILER": "1", "OUTBOARD_SIM_BUCKETS": str(2**36)}
+    result = run_program(["-c", PRELUDE + BEYOND], environment={**settings, "OUTBOARD_CACHE_DIR": str(tmp_path)})
+    assert result.returncode == 0, result.stdout + result.stderr
+    said = f"sizes are not padded: buckets ({2**36} of 5) make a tensor of {2**40} bytes; {2**32} fit"
+    assert said in result.stderr, result.stderr
+
+
+BEYOND = """
+for rows in (3, 5, 6):
+    x = torch.randn(rows, 4)
+    close(x.to(device).softmax(0), x.softmax(0))
+y = x.to(device)
+torch._dynamo.maybe_mark_dynamic(y, 0)
+close(torch.compile(lambda x: x.softmax(0).sum(0))(y), x.softmax(0).sum(0))
+assert ours.fallbacks() == {}, ours.fallbacks(reasons=True)
+"""

@@ -17,10 +17,12 @@ import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch.utils import _pytree as pytree
 
 from outboard import compilers
 
 from ...plans.builder import PlanBuilder, TensorArg
+from ...target import Target, index_of
 from .. import executables
 from ..operators.strides import dense_strides, memory_order
 from . import kept
@@ -56,6 +58,7 @@ def add_padded(
     true = padded.sizes_of(values)
     wide = _wide(padded, true, compiler)
     module = _widened(padded, values, wide, mode)
+    _require_room(module, true, wide, builder.target)
     given = [*given, *[None] * len(padded.extra)]
     _Lowering(builder, module, given, compiler, padded, (true, wide), expected).run()
 
@@ -120,6 +123,26 @@ def _widened(padded: Padded, values: Sequence[Any], wide: _Sizes, mode: FakeTens
         if node.op == "call_function":
             executables.put_number(node, node.meta.get("val"))
     return module
+
+
+def _require_room(module: torch.fx.GraphModule, true: _Sizes, wide: _Sizes, target: Target) -> None:
+    """Raises Unfit, which is logged, for buckets of which a tensor alone is too large for the device."""
+    from outboard import _C
+
+    properties = _C.device_properties(index_of(target))
+    room = properties["max_allocation"] or properties["total_memory"]
+    values = [value for node in module.graph.nodes for value in pytree.tree_leaves(node.meta.get("val"))]
+    largest = max(_bytes(value) for value in values if isinstance(value, torch.Tensor))
+    if largest > room:
+        pairs = ", ".join(f"{wide[symbol]} of {size}" for symbol, size in true.items() if wide[symbol] != size)
+        _log.warning("sizes are not padded: buckets (%s) make a tensor of %d bytes; %d fit", pairs, largest, room)
+        raise Unfit("buckets that the device has no room for")
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    """Of a dense tensor; dimensions that are repeated take none."""
+    sizes = (size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride != 0)
+    return math.prod(sizes) * tensor.itemsize
 
 
 def _widened_tensor(tensor: torch.Tensor, dims: Dims, wide: _Sizes) -> torch.Tensor:
