@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import textwrap
 from importlib.metadata import EntryPoint
@@ -14,6 +15,8 @@ from processes import run_program
 
 from outboard import compilers
 from outboard.compiler.target import Target
+
+ROOT = Path(__file__).parents[2]
 
 PRELUDE = """
 import sys, torch
@@ -370,11 +373,6 @@ for size, (answer, kind) in enumerate(((None, "NoneType"), (False, "bool"), (1, 
 
 
 #: The guide's programs, its compiler in the place of the simulator's.
-GUIDE = """
-from importlib.metadata import EntryPoint
-from outboard import compilers
-compilers._OWN = (EntryPoint("outboard-sim", "__main__:Compiler", compilers.GROUP),)
-"""
 
 
 #: Calls and a graph; prints how many executables were made.
@@ -613,16 +611,26 @@ def test_compilers_may_change_what_they_are_asked_about(tmp_path: Path) -> None:
     run(SPOILING, tmp_path)
 
 
-def test_the_guides_programs_run(tmp_path: Path) -> None:
-    guide = (Path(__file__).parents[2] / "docs/write-a-graph-compiler.md").read_text()
+@pytest.mark.parametrize(("name", "classes", "program"), [("", 0, 1), ("Bert", 2, 3), ("Tiled", 4, 5)])
+def test_the_guides_programs_run(name: str, classes: int, program: int, tmp_path: Path) -> None:
+    """As printed: in a package that is installed beside Outboard, whose own compiler it replaces."""
+    guide = (ROOT / "docs/write-a-graph-compiler.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", guide, flags=re.MULTILINE | re.DOTALL)
-    first, program, bert, its_program, tiled, its_use = blocks
-    printed = run(GUIDE + first + program, tmp_path)
-    assert "{'aten::sub.Tensor': (1, ['aten::sub: no such operation" in printed
-    assert sum(len(block.splitlines()) for block in blocks) <= 300
-    entry = GUIDE.replace(":Compiler", ":BertCompiler")
-    run(entry + first + bert + its_program, tmp_path / "bert", OUTBOARD_CHECK_EXECUTABLES="1")
-    run(GUIDE.replace(":Compiler", ":TiledCompiler") + first + tiled + its_use, tmp_path / "tiled")
+    assert len(blocks) == 6 and sum(len(block.splitlines()) for block in blocks) <= 300
+    [entry] = re.findall(
+        r"^```toml\n\[project.entry-points.\"(.*?)\"\]\n(.*?)^```", guide, flags=re.MULTILINE | re.DOTALL
+    )
+    metadata = tmp_path / "my_package-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    offered = entry[1].replace('"', "").replace(":Compiler", f":{name}Compiler")
+    (metadata / "entry_points.txt").write_text(f"[{entry[0]}]\n{offered}")
+    (tmp_path / "my_package.py").write_text(blocks[0] + (blocks[classes] if classes else ""))
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)])
+    settings = {"OUTBOARD_SIM_COMPILER": "1", "OUTBOARD_CACHE_DIR": str(tmp_path / "cache"), "OUTBOARD_DRIVER": "sim"}
+    result = run_program(["-c", blocks[program]], environment={**settings, "PYTHONPATH": path}, cold=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert name or "{'aten::sub.Tensor': (1, ['aten::sub: no such operation" in result.stdout
 
 
 def test_a_window_is_part_of_its_neighbours_executable(tmp_path: Path) -> None:

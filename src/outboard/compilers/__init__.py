@@ -149,8 +149,10 @@ class Layouts(Protocol):
 
 @functools.cache
 def load(name: str) -> GraphCompiler:
-    """The compiler of a name. Raises LookupError if no package offers it, or several do, or it cannot be made."""
-    offered = {entry.value: entry for entry in (*entry_points(group=GROUP), *_OWN) if entry.name == name}
+    """The compiler of a name; an installed package's instead of ours. Raises LookupError if no package offers it, or
+    several do, or it cannot be made."""
+    found = [entry for entry in entry_points(group=GROUP) if entry.name == name]
+    offered = {entry.value: entry for entry in found or _OWN if entry.name == name}
     if not offered:
         raise LookupError(
             f"the device takes what the compiler {name!r} makes, which no installed package offers (entry points "
