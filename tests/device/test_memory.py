@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import pickle
 import textwrap
@@ -23,6 +24,7 @@ MIB = 1 << 20
 
 @pytest.fixture(autouse=True)
 def _clean(device: str) -> Iterator[None]:
+    gc.collect()  # what earlier tests left in cycles is not freed between two looks at the memory
     torch.accelerator.synchronize()
     torch.accelerator.empty_cache()
     yield
