@@ -119,6 +119,12 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
             "self example_inputs constants graph_kwargs",
         ),
     ),
+    "second derivatives of compiled functions are refused": (
+        Place(
+            "torch._functorch._aot_autograd.runtime_wrappers._codegen_compiled_backward",
+            "num_rng num_tensors_no_vc_check inputs_require_grad",
+        ),
+    ),
     "AOTInductor refuses the device": (
         Place("torch._inductor.compile_fx.compile_fx_aot", "model_ example_inputs_ inner_compile config_patches"),
     ),

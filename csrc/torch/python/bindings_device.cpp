@@ -16,6 +16,7 @@
 #include "runtime/programs/shipped_programs.h"
 #include "runtime/streams/library_work.h"
 #include "torch/bridge/absent_devices.h"
+#include "torch/bridge/backward_nodes.h"
 #include "torch/bridge/backward_pass.h"
 #include "torch/bridge/deferred.h"
 #include "torch/bridge/devices.h"
@@ -192,6 +193,9 @@ void bind_device(py::module_& m) {
       "run_backward", torch::wrap_pybind_function(run_backward),
       "Calls a function that runs a backward pass, with the arguments behind it. Of the main thread's own, Ctrl-C ends "
       "the waits of the threads that run it, and KeyboardInterrupt is raised.");
+  m.def("joined_to_inputs_of",
+        torch::wrap_pybind_function([](const py::object& context) { return joined_to_inputs_of(context.ptr()); }),
+        "An empty tensor whose gradient goes where that of the node goes whose ctx this is, and raises.");
   define_for_all(m, "shutdown",
                  "Waits for queued work and stops the runtime's threads; at interpreter exit. In a hurry, what did not "
                  "begin is left out.",

@@ -40,7 +40,7 @@ from ..operators.overloads import overloads_of
 from ..plans import files
 from ..target import target_of
 from . import ambient
-from .graphs import aliases, floats, gaps, overlaps, pending
+from .graphs import aliases, floats, gaps, overlaps, pending, second_derivatives
 from .graphs.replays import register_replays
 from .interface import device_name, register_interface
 from .operators import (
@@ -178,6 +178,7 @@ def register() -> None:
     floats.register()
     overlaps.register(name)
     pending.register(name)
+    second_derivatives.register(name)
     pooling.register(name)
     rounding.register(name)
     indices.register(name)
