@@ -93,7 +93,7 @@ def graphs_are_in_stream_order(bench: Bench) -> None:
 
 
 def captured(bench: Bench, launches: int) -> tuple[c_void_p, c_void_p, int, c_void_p]:
-    """A graph that adds 1, 2, ... to 100 numbers, its kernel, the numbers, all 0, and the stream on which it was made."""
+    """A graph that adds 1, 2, ... to 100 numbers, its kernel, the numbers, all 0, and the stream it was made on."""
     need(bench.driver.has("capture_begin"), "no capture_begin")
     kernel, memory, stream = adder(bench), zeros(bench), bench.stream()
     status = bench.driver.call("capture_begin", stream, allow=(Status.OK, Status.UNSUPPORTED))
