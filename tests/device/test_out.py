@@ -29,6 +29,9 @@ OPERATORS: dict[str, Callable[[str, Tensor], Any]] = {
     "cumsum": lambda device, out: torch.cumsum(_numbers(device), 1, out=out),
     "mm": lambda device, out: torch.mm(_numbers(device)[:, :2], _numbers(device), out=out),
     "addr": lambda device, out: torch.addr(_numbers(device), _numbers(device)[:, 0], _numbers(device)[0], out=out),
+    "addr to a number": lambda device, out: torch.addr(
+        torch.tensor(2.0, device=device), _numbers(device)[:, 0], _numbers(device)[0], out=out
+    ),
     "addbmm": lambda device, out: torch.addbmm(
         _numbers(device), _numbers(device)[None, :, :2], _numbers(device)[None], out=out
     ),

@@ -176,7 +176,8 @@ class OutArguments {
     for (size_t i = 0; i < count; ++i) {
       if (op_.is_out[i] || !stand_ins[i].isTensor()) continue;
       const at::Tensor& operand = stand_ins[i].toTensor();
-      config.add_owned_const_input(operand.dim() == 0 ? operand : operand.expand(result.sizes()));
+      const bool says_nothing = operand.dim() == 0 && count > 1;  // alone it has to have the sizes
+      config.add_owned_const_input(says_nothing ? operand : operand.expand(result.sizes()));
     }
     return config.build().output();
   }
