@@ -20,6 +20,14 @@ def test_cdist(agree: Agree, exponent: float) -> None:
     agree(torch.cdist, torch.randn(2, 5, 7), torch.randn(2, 6, 7), exponent, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 2.0, 3.0])
+def test_distances_from_what_is_no_number(agree: Agree, exponent: float) -> None:
+    """Not of infinite order: there PyTorch's CPU drops NaN in ``cdist`` and keeps it in ``pdist``."""
+    rows = torch.tensor([[2.0, 2.0], [torch.nan, 1.0], [3.0, 4.0], [torch.inf, -torch.inf]])
+    agree(torch.cdist, rows[:3], rows, exponent, rtol=1e-4, atol=1e-4)
+    agree(torch.pdist, rows, exponent, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("exponent", [1.0, 2.0, 3.0])
 def test_cdist_gradient(agree: Agree, exponent: float) -> None:
     def run(a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:

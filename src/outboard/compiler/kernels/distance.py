@@ -22,7 +22,7 @@ ACC distance(OB_GLOBAL const IN_T* a, OB_GLOBAL const IN_T* b, long a_at, long b
   ACC total = 0;
   for (long k = 0; k < count; ++k) {
     const ACC gap = fabs((ACC)IN_LOAD(a, a_at + k * a_step) - (ACC)IN_LOAD(b, b_at + k * b_step));
-    if (KIND_ZERO) total += gap != 0 ? (ACC)1 : gap;
+    if (KIND_ZERO) total += gap > 0 ? (ACC)1 : gap;
     else if (KIND_MAX) total = gap > total || gap != gap ? gap : total;
     else if (exponent == 1) total += gap;
     else if (exponent == 2) total += gap * gap;
