@@ -283,3 +283,43 @@ def test_what_is_made_of_an_expanded_tensor_is_not_made_in_it(device: str, dynam
     results = torch.compile(changed, dynamic=dynamic)(rows.to(device), places.to(device))
     for result, wanted in zip(results, changed(rows, places), strict=True):
         assert torch.equal(result.cpu(), wanted)
+
+
+def _product(x: Tensor, w: Tensor) -> Tensor:
+    return x * w
+
+
+def _matrices(x: Tensor, w: Tensor) -> Tensor:
+    return x @ w
+
+
+def _part(x: Tensor, w: Tensor) -> Tensor:
+    return x[1:].t() * w[1:].t()
+
+
+def _batches(x: Tensor, w: Tensor) -> Tensor:
+    return torch.einsum("bij,jk->bik", x[None], w)
+
+
+def _sigmoid(x: Tensor, w: Tensor) -> Tensor:
+    return (x + w).sigmoid()
+
+
+@pytest.mark.parametrize("program", [_product, _matrices, _part, _batches])
+def test_what_a_backward_pass_reads_is_not_to_be_written(program: Callable[..., Tensor], device: str) -> None:
+    torch._dynamo.reset()
+    x, w = torch.ones(4, 4, device=device), torch.eye(4, device=device, requires_grad=True)
+    loss = torch.compile(program)(x, w).sum()
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_result_that_a_backward_pass_reads_is_not_to_be_written(device: str) -> None:
+    torch._dynamo.reset()
+    x, w = torch.ones(4, 4, device=device), torch.eye(4, device=device, requires_grad=True)
+    y = torch.compile(_sigmoid)(x, w)
+    with torch.no_grad():
+        y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()

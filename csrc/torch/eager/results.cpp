@@ -10,6 +10,11 @@ at::Tensor new_tensor(const Result& result) {
                      result.storage_offset);
 }
 
+void share_versions(const at::Tensor& view, const at::Tensor& base) {
+  if (view.is_inference() || base.is_inference()) return;  // writes to those are not counted
+  view.unsafeGetTensorImpl()->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
+}
+
 c10::IValue to_ivalue(const Result& result, c10::ArrayRef<const at::Tensor*> tensors) {
   switch (result.kind) {
     case Output::kNone:
@@ -24,7 +29,10 @@ c10::IValue to_ivalue(const Result& result, c10::ArrayRef<const at::Tensor*> ten
       break;
   }
   if (!result.new_allocation) {
-    return tensors[result.input]->as_strided(result.sizes, result.strides, result.storage_offset);
+    const at::Tensor& base = *tensors[result.input];
+    at::Tensor view = base.as_strided(result.sizes, result.strides, result.storage_offset);
+    share_versions(view, base);
+    return view;
   }
   return new_tensor(result);
 }

@@ -348,25 +348,28 @@ class PythonPlan {
 
   static py::list results(const std::vector<Result>& made, const std::vector<const at::Tensor*>& tensors) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    std::unordered_map<Allocation*, c10::Storage> storages;
+    std::unordered_map<Allocation*, at::Tensor> first;
     py::list list;
-    for (const Result& result : made) list.append(torch::jit::toPyObject(value_of(result, tensors, storages)));
+    for (const Result& result : made) list.append(torch::jit::toPyObject(value_of(result, tensors, first)));
     return list;
   }
 
-  /// A result as it is returned. Those in one allocation share a storage, by which PyTorch tells that they do.
+  /// A result as it is returned. Those in one allocation share a storage, by which PyTorch tells that they do, and
+  /// count writes together.
   static c10::IValue value_of(const Result& result, const std::vector<const at::Tensor*>& tensors,
-                              std::unordered_map<Allocation*, c10::Storage>& storages) {
+                              std::unordered_map<Allocation*, at::Tensor>& first) {
     if (result.kind != Output::kTensor || !result.new_allocation) return to_ivalue(result, tensors);
-    const auto found = storages.find(result.allocation);
-    if (found == storages.end()) {
+    const auto found = first.find(result.allocation);
+    if (found == first.end()) {
       c10::IValue value = to_ivalue(result, tensors);
-      storages.emplace(result.allocation, value.toTensor().storage());
+      first.emplace(result.allocation, value.toTensor());
       return value;
     }
     result.allocation->release();  // the storage holds a reference of its own
-    return view_of(found->second, static_cast<at::ScalarType>(result.dtype), result.sizes, result.strides,
-                   result.storage_offset);
+    at::Tensor view = view_of(found->second.storage(), static_cast<at::ScalarType>(result.dtype), result.sizes,
+                              result.strides, result.storage_offset);
+    share_versions(view, found->second);
+    return view;
   }
 
   std::shared_ptr<const Executable> executable_;
