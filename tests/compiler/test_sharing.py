@@ -91,6 +91,24 @@ def test_a_warm_process_imports_no_compiler(run_python: Callable[..., str], tmp_
     assert run_python(source, cold=True, OUTBOARD_CACHE_DIR=str(tmp_path)).splitlines() == ["[]", "[]"]
 
 
+def test_a_warm_process_knows_what_runs_on_the_cpu(run_python: Callable[..., str], tmp_path: object) -> None:
+    """Operators that no device has a kernel for: of all calls that are signed alike, whatever their sizes."""
+    source = """
+    import sys, torch
+    module = torch.get_device_module(torch._C._get_privateuse1_backend_name())
+    x = torch.eye({size}).to(torch._C._get_privateuse1_backend_name())
+    assert torch.linalg.cholesky(4 * x)[0, 0].item() == 2
+    assert torch.linalg.solve_triangular(x, x, upper=True).sum().item() == {size}
+    print(sorted(module.fallbacks()), module.compile_stats()["on_cpu"])
+    print([m for m in sys.modules if m.startswith(("sympy", "torch._inductor", "torch._dynamo"))])
+    """
+    cold, warm = (
+        run_python(source.format(size=size), cold=True, OUTBOARD_CACHE_DIR=str(tmp_path)).splitlines()
+        for size in (4, 7)
+    )
+    assert warm == [cold[0], "[]"] and cold[1] != "[]"
+
+
 def test_convolutions_of_any_channels_and_taps_are_one_plan(device: str, device_module: ModuleType) -> None:
     torch.nn.functional.conv2d(torch.rand(2, 6, 9, 9, device=device), torch.rand(4, 6, 3, 3, device=device))
     before = device_module.compile_stats()["compiled"]

@@ -34,15 +34,16 @@ def compile_operator(call: SignedCall, library: bool = True) -> tuple[str, bytes
     """Compiles one operator call.
 
     ``library`` says whether functions of the driver's may serve. Returns ("plan", serialised plan), ("bake", b"") if
-    the values of scalar arguments decide the graph, ("cpu", b"") if the device has no such operator, or
-    ("refused", b"") if it has and the compiler failed. Raises what the operator raises for wrong arguments.
+    the values of scalar arguments decide the graph, ("cpu", b"") if the device has no such operator, ("none", b"") if
+    that is so of all calls with this signature, or ("refused", b"") if it has and the compiler failed. Raises what the
+    operator raises for wrong arguments.
     """
     with _lock, progress.task(call.op), statistics.timed():
         target = target_of(call.device)
         target = target if library else dataclasses.replace(target, library="")
         with unheard():  # warnings are about operators of the graph, which the user has not called
             verdict, plan = _compile(call, target)
-    if verdict in ("cpu", "refused"):
+    if verdict in ("cpu", "none", "refused"):
         statistics.add("on_cpu")
     return verdict, plan
 
@@ -64,7 +65,8 @@ def _compile(call: SignedCall, target: Target) -> tuple[str, bytes]:
         failure = error
     else:
         if compiled.fallbacks and (not compiled.native or _is_better_whole(compiled.plan, op)):
-            return "cpu", b""
+            is_known = not compiled.native and not target.compiler and _is_itself(compiled.plan, op)
+            return "none" if is_known else "cpu", b""
         progress.show_kernels(op, compiled.plan.programs)
         return "plan", serialize(compiled.plan)
     # Not in the handler: what is raised here is about the call, and not about what happened while it was compiled.
@@ -78,6 +80,15 @@ def _is_better_whole(plan: p.Plan, op: str) -> bool:
     calls = [step for step in plan.steps if isinstance(step, p.Call) and step.fallback]
     own = {base_name(op), f"{base_name(op)}_functional"}
     return any(base_name(call.name) in own or _is_complex(call) for call in calls)
+
+
+def _is_itself(plan: p.Plan, op: str) -> bool:
+    """Whether a plan is a call of its operator, which nothing has taken apart, and for which no loops are known."""
+    from .adapter.lowering import has_lowering
+
+    calls = [step for step in plan.steps if isinstance(step, p.Call)]
+    is_one = len(calls) == 1 and base_name(calls[0].name) == base_name(op)
+    return is_one and not has_lowering(find_overload(calls[0].name))
 
 
 def _is_complex(call: p.Call) -> bool:

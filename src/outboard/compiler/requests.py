@@ -5,28 +5,39 @@ from __future__ import annotations
 
 from outboard._C import SignedCall
 
+from . import statistics
 from .plans import cache
 from .target import target_of
 
+#: Behind a signature: what is kept is that there is no plan.
+_WITHOUT_PLAN = b"\0on the CPU"
+
 
 def plan_for(call: SignedCall, from_cache: bool, may_compile: bool, library: bool) -> tuple[str, list[bytes], bool]:
-    """What answers a call: a verdict, plans, and whether the answer was kept on disk.
+    """What answers a call: a verdict, plans, and whether they were kept on disk.
 
-    The verdict is that of ``eager.compile_operator``, or "nothing" if nothing was kept and the compiler is not to be
-    asked (``may_compile``). There are several plans only if they were kept. ``library`` says whether functions of the
-    driver's may serve. Raises what the operator raises for wrong arguments.
+    The verdict is that of ``eager.compile_operator``, "cpu" where that is "none", or "nothing" if nothing was kept and
+    the compiler is not to be asked (``may_compile``). There are several plans only if they were kept. ``library`` says
+    whether functions of the driver's may serve. Raises what the operator raises for wrong arguments.
     """
+    key = _key(call.device, call.signature)
     if from_cache:
-        bake, plans = cache.load(_key(call.device, call.signature))
+        bake, plans = cache.load(key)
         if bake and not call.bake:
             return "bake", [], True
         if plans:
             return "plan", plans, True
+        if may_compile and cache.is_kept(key + _WITHOUT_PLAN):
+            statistics.add("on_cpu")
+            return "cpu", [], False
     if not may_compile:
         return "nothing", [], False
     from . import eager
 
     verdict, plan = eager.compile_operator(call, library)
+    if verdict == "none":
+        cache.store(key + _WITHOUT_PLAN, False, b"")
+        verdict = "cpu"
     return verdict, [plan] if plan else [], False
 
 

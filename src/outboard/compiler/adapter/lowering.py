@@ -209,6 +209,12 @@ class Compiled:
     fallbacks: int
 
 
+def has_lowering(overload: torch._ops.OpOverload) -> bool:
+    """Whether loops are known for an operator, if only for some of its calls."""
+    known = lowerings.get(overload)
+    return known is not None and not getattr(known, "_is_fallback_handler", False)
+
+
 def lower_operator(call: SignedCall, target: Target) -> Compiled:
     """Compiles one call of an operator for ``target``.
 

@@ -47,6 +47,15 @@ def load(signature: bytes) -> tuple[bool, list[bytes]]:
     return bake, plans
 
 
+def is_kept(signature: bytes) -> bool:
+    """Whether the user's cache has a file for a signature."""
+    path = _path(signature)
+    if path is None or _read(path, signature) is None:
+        return False
+    trusted.mark_used(path)
+    return True
+
+
 def store(signature: bytes, bake: bool, plan: bytes) -> None:
     """Adds a plan to what is known.
 
