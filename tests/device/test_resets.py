@@ -161,6 +161,76 @@ print("ended")
     assert "ended" in out
 
 
+#: The strict driver has a memory of its own, the simulator's tiers read it through kernels or executables, or not at all.
+TIERS = {
+    "strict": FAILING,
+    "sim": {"OUTBOARD_DRIVER": sim()},
+    "graphs": {"OUTBOARD_DRIVER": sim(), "OUTBOARD_SIM_COMPILER": "1"},
+    "tiles": {"OUTBOARD_DRIVER": sim(), "OUTBOARD_SIM_COMPILER": "1", "OUTBOARD_SIM_TILE": "32"},
+}
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_what_is_written_whole_is_good_again(run_python: RunPython, tier: str) -> None:
+    out = run_python(
+        PRELUDE
+        + """
+given = torch.arange(64.).reshape(8, 8)
+def now():
+    return given.to(device) + 0
+def made():
+    return (torch.ones(8, 8).to(device) @ torch.ones(8, 8).to(device)) + 1
+writes = {
+    "copy_ from the host": (lambda x: x.copy_(given), given),
+    "copy_": (lambda x: x.copy_(now()), given),
+    "copy_ of another dtype": (lambda x: x.copy_(given.to(torch.int32).to(device)), given),
+    "_foreach_copy_": (lambda x: torch._foreach_copy_([x], [now()]), given),
+    "fill_": (lambda x: x.fill_(3), torch.full((8, 8), 3.)),
+    "zero_": (lambda x: x.zero_(), torch.zeros(8, 8)),
+    "a view of all": (lambda x: x.view(-1).fill_(2), torch.full((8, 8), 2.)),
+    "add(out=)": (lambda x: torch.add(now(), 1, out=x), given + 1),
+    "mm(out=)": (lambda x: torch.mm(now(), now(), out=x), given @ given),
+    "arange(out=)": (lambda x: torch.arange(64., out=x.view(-1)), given),
+    "set anew": (lambda x: (x.untyped_storage().resize_(0), x.untyped_storage().resize_(256), x.copy_(given)), given),
+    "normal_": (lambda x: x.normal_(5, 0), torch.full((8, 8), 5.)),
+    "uniform_": (lambda x: x.uniform_(4, 4), torch.full((8, 8), 4.)),
+}
+lost_still = {
+    "a part": lambda x: x[0].copy_(given[0]),
+    "a column": lambda x: x[:, 3].fill_(1),
+    "in place": lambda x: x.add_(1),
+    "read and written": lambda x: torch.add(x, 1, out=x),
+    "onto itself": lambda x: x.copy_(x.t()),
+    "refused": lambda x: torch.add(now(), now().long() > 0, out=x.view(torch.int32)),
+}
+each = {name: made() for name in [*writes, *lost_still]}
+views = {name: x[2:] for name, x in each.items()}
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)).to(device)
+checkpoint = {name: value.cpu() for name, value in model.state_dict().items()}
+wanted = model(given.to(device)).detach().cpu()
+torch.accelerator.synchronize()
+module.reset()
+for name, (write, expected) in writes.items():
+    write(each[name])
+    torch.testing.assert_close((each[name] + 0).cpu(), expected, msg=lambda text: name + text)
+    torch.testing.assert_close((views[name] + 0).cpu(), expected[2:], msg=lambda text: name + text)
+for name, write in lost_still.items():
+    try:
+        write(each[name])
+    except RuntimeError as error:
+        assert name == "refused" or "was reset" in str(error), (name, error)
+    else:
+        raise SystemExit(name + " made a lost tensor good")
+    lost(lambda: each[name] + 1)
+model.load_state_dict(checkpoint)
+torch.testing.assert_close(model(given.to(device)).detach().cpu(), wanted)
+print("ended")
+""",
+        **TIERS[tier],
+    )
+    assert "ended" in out
+
+
 def test_resets_leave_no_threads(run_python: RunPython) -> None:
     run_python(
         PRELUDE

@@ -126,7 +126,7 @@ namespace {
 void keep_prefix(Allocation& to, Allocation& from, uint64_t bytes) {
   if (from.state() == State::kUnbacked) return;
   if (from.state() == State::kZero && to.mark_zero()) return;  // bytes beyond the prefix may be anything
-  Stream& stream = current_stream(static_cast<c10::DeviceIndex>(from.device().index()));
+  Stream& stream = current_stream(static_cast<c10::DeviceIndex>(to.device().index()));
   Work work(stream);
   const ob_ptr source = work.resolve(from);
   stream.copy(OB_DEVICE_TO_DEVICE, work.resolve(to), source, bytes);
@@ -142,7 +142,8 @@ void resize_storage(c10::StorageImpl& storage, size_t bytes) {
   TORCH_CHECK(old != nullptr, "Trying to resize storage whose memory is not the device's");
   const uint64_t kept = std::min<uint64_t>({storage.nbytes(), bytes, old->size()});
   c10::DataPtr data = translate_errors([&] {
-    c10::DataPtr resized = data_ptr_of(Allocation::create(old->device(), bytes));
+    Device& now = device(static_cast<c10::DeviceIndex>(old->device().index()));  // that one may have been reset
+    c10::DataPtr resized = data_ptr_of(Allocation::create(now, bytes));
     if (kept > 0) keep_prefix(*allocation_in(resized), *old, kept);
     return resized;
   });

@@ -126,6 +126,15 @@ bool covers_storage(const at::Tensor& tensor) {
          tensor.is_non_overlapping_and_dense();
 }
 
+bool renew(const at::Tensor& tensor) {
+  const Allocation& lost = allocation_of(tensor);
+  c10::StorageImpl& storage = *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  if (!lost.device().was_reset() || allocation_in(storage.data_ptr()) != &lost || !covers_storage(tensor)) return false;
+  Device& now = device(static_cast<c10::DeviceIndex>(lost.device().index()));
+  storage.set_data_ptr_noswap(translate_errors([&] { return data_ptr_of(Allocation::create(now, lost.size())); }));
+  return true;
+}
+
 at::Tensor host_alias(const at::Tensor& tensor, Access access) {
   const TensorBinding binding = binding_of(tensor);
   Allocation& allocation = *binding.allocation;

@@ -41,6 +41,10 @@ at::Tensor without_repeats(const at::Tensor& tensor);
 /// Whether the tensor's elements are exactly the bytes of its storage: writing all of them replaces its contents.
 bool covers_storage(const at::Tensor& tensor);
 
+/// To be called before a tensor is written whole, if nothing of it is read: a storage that a reset took its contents
+/// gets memory of the device as it is now. False, and nothing is done, if it was not lost, or more is in the storage.
+bool renew(const at::Tensor& tensor);
+
 /// A CPU tensor over the same memory, which it keeps in place. Only on host-accessible devices; the caller submits no
 /// work that uses the memory while the view is in use. Waits for the current stream. With kOverwrite the caller writes
 /// every byte of the storage.

@@ -412,6 +412,7 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& dst, bool non_b
   check_overlap(dst, src);
   note_copy(dst, src, non_blocking);
 
+  if (dst.is_privateuseone() && !dst.is_alias_of(src)) renew(dst);
   const c10::DeviceGuard guard(dst.is_privateuseone() ? dst.device() : src.device());
   translate_errors([&] {
     if (src.is_cpu()) return upload(dst, src, non_blocking);
@@ -476,6 +477,7 @@ bool try_fill(const at::Tensor& self, const at::Scalar& value) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const at::Tensor pattern = at::empty({}, at::TensorOptions().dtype(self.scalar_type()).device(at::kCPU));
   pattern.fill_(value);
+  renew(self);
   translate_errors([&] {
     const Access access = written_whole(self);
     if (access == Access::kOverwrite && all_bits_zero(pattern) && allocation_of(self).mark_zero()) return;

@@ -43,6 +43,7 @@ bool EagerCall::run() {
   device_ = unify_devices(op_, arguments_);
   if (op_.writes && !resolve_overlap(op_, arguments_)) return false;
   if (!select()) return false;
+  if (op_.out_variant && renew_outputs() && !select()) return false;
   if (op_.facts.warning != nullptr) op_.facts.warning(op_, arguments_);
   run_plan();
   if (signature_.pattern != nullptr) lay_out(*results_);
@@ -87,6 +88,18 @@ bool EagerCall::select() {
   if (executable_ == nullptr) return compile();
   mine_.hits.add();
   return true;
+}
+
+/// Gives `out=` tensors that are not read, too, and that a reset took their contents, new memory. False: none was lost.
+bool EagerCall::renew_outputs() {
+  bool any = false;
+  for (size_t i = 0; i < op_.roles.size(); ++i) {
+    if (!op_.is_out[i] || !arguments_[i].isTensor()) continue;
+    const at::Tensor& out = arguments_[i].toTensor();
+    const bool is_lost = out.is_privateuseone() && out.has_storage() && allocation_of(out).device().was_reset();
+    any = (is_lost && !is_read(op_, arguments_, out) && renew(out)) || any;
+  }
+  return any;
 }
 
 bool EagerCall::runs_on_cpu() {

@@ -72,6 +72,7 @@ class EagerCall {
 
  private:
   bool select();
+  bool renew_outputs();
   bool runs_on_cpu();
   bool sign(bool bake);
   void sign_sizes();

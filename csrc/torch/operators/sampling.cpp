@@ -152,6 +152,7 @@ void random_fill(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   on_cpu.front() = at::empty({0}, on_cpu.front().toTensor().options().device(at::kCPU));
   on_cpu.back() = c10::IValue();
   op.callBoxed(on_cpu);
+  renew(torch::jit::peek(*stack, 0, op.schema().arguments().size()).toTensor());
   eager_kernel(op, keys, stack);
 }
 
@@ -175,8 +176,8 @@ void random_fill_of_complex(const c10::OperatorHandle& op, c10::DispatchKeySet k
 TORCH_LIBRARY_FRAGMENT(outboard, m) { m.def("problem_of_weights(Tensor weights) -> Tensor"); }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  for (const char* fill :
-       {"bernoulli_.float", "cauchy_", "exponential_", "geometric_", "log_normal_", "random_.from", "random_.to"}) {
+  for (const char* fill : {"bernoulli_.float", "cauchy_", "exponential_", "geometric_", "log_normal_", "random_",
+                           "random_.from", "random_.to"}) {
     m.impl(fill, torch::CppFunction::makeFromBoxedFunction<&random_fill>());
   }
   for (const char* fill : {"normal_", "uniform_"}) {
