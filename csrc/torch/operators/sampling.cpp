@@ -16,6 +16,7 @@
 #include <cmath>
 #include <optional>
 
+#include "torch/bridge/tensor.h"
 #include "torch/eager/copy.h"
 #include "torch/eager/eager.h"
 

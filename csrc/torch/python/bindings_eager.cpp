@@ -463,6 +463,7 @@ void bind_eager(py::module_& m) {
       .def_readonly("args", &PythonCall::args)
       .def_readonly("kwargs", &PythonCall::kwargs);
   m.def("signed_call", &signed_call, py::arg("op"), py::arg("args"), py::arg("kwargs"), py::arg("bake"));
+  m.def("share_versions", &share_versions, py::arg("view"), py::arg("base"));
   m.def("set_compiler",
         [](py::object plan_for, py::object keep_plan, py::object keep_bake, py::object writes, py::object attends) {
           set_compiler(std::make_unique<PythonCompiler>(std::move(plan_for), std::move(keep_plan), std::move(keep_bake),

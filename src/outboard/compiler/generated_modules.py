@@ -37,6 +37,15 @@ def check(
         raise AssertionError(f"{operator} gave {value.dtype}, but in graphs it is {dtype}, as its fake kernel says")
 
 
+def view_of(base: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], offset: int = 0) -> torch.Tensor:
+    """A view of a tensor in a graph. Writes count for both: what a backward pass is to read may be such a view."""
+    from outboard import _C
+
+    view: torch.Tensor = torch._C._dynamo.guards._reinterpret_tensor(base, sizes, strides, offset)
+    _C.share_versions(view, base)
+    return view
+
+
 def arranged(value: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
     """What a program's implementation of an operator of PyTorch's gave, laid out as PyTorch's would be: in single calls
     it may lie in any way. What has other sizes is left to :func:`check`."""

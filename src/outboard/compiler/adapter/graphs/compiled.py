@@ -128,6 +128,7 @@ class GraphWrapper(PlanWrapper):
                 raise
             _log.info("a graph is run line by line, from Python: %s", reason)
             self.lines = lines
+            self._make_views_here()
             return super()._generate(is_inference)
         return ValueWithLineMap(text, []), ValueWithLineMap("", [])
 
@@ -170,6 +171,11 @@ class GraphWrapper(PlanWrapper):
         if not self._imported:
             self._imported = True
             self.header.writeline("from outboard.compiler import generated_modules")
+
+    def _make_views_here(self) -> None:
+        """Has a module that is written line by line make its views as plans make theirs."""
+        self.import_runtime()
+        self.header.writeline("reinterpret_tensor = generated_modules.view_of")
 
     def launcher(self, line: LaunchLine) -> str:
         """The name, in the module, of a plan of one launch."""
@@ -369,6 +375,9 @@ class SubgraphWrapper(SubgraphPythonWrapperCodegen, GraphWrapper):
     def is_subgraph(self) -> bool:
         """Whether the module holds more functions than this graph's."""
         return True
+
+    def _make_views_here(self) -> None:
+        """Nothing: it is the outer graph's module, which has them already."""
 
     def _function_name(self) -> str:
         return str(self.launcher_fn_name)
