@@ -301,11 +301,15 @@ def _batches(x: Tensor, w: Tensor) -> Tensor:
     return torch.einsum("bij,jk->bik", x[None], w)
 
 
+def _beside_the_host(x: Tensor, w: Tensor) -> Tensor:
+    return x @ w + torch.geqrf(w.detach().cpu())[0].to(w.device).sum()
+
+
 def _sigmoid(x: Tensor, w: Tensor) -> Tensor:
     return (x + w).sigmoid()
 
 
-@pytest.mark.parametrize("program", [_product, _matrices, _part, _batches])
+@pytest.mark.parametrize("program", [_product, _matrices, _part, _batches, _beside_the_host])
 def test_what_a_backward_pass_reads_is_not_to_be_written(program: Callable[..., Tensor], device: str) -> None:
     torch._dynamo.reset()
     x, w = torch.ones(4, 4, device=device), torch.eye(4, device=device, requires_grad=True)
