@@ -41,7 +41,8 @@ def view_of(base: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...]
     """A view of a tensor in a graph. Writes count for both: what a backward pass is to read may be such a view."""
     from outboard import _C
 
-    view: torch.Tensor = torch._C._dynamo.guards._reinterpret_tensor(base, sizes, strides, offset)
+    guards: Any = torch._C._dynamo.guards
+    view: torch.Tensor = guards._reinterpret_tensor(base, sizes, strides, offset)
     _C.share_versions(view, base)
     return view
 
