@@ -241,6 +241,14 @@ def test_what_shape_functions_let_pass_is_refused(device: str, refused: Callable
         torch.accelerator.synchronize()
 
 
+def test_integers_that_meet_floats_are_promoted(device: str) -> None:
+    torch._dynamo.reset()
+    integers, floats = torch.arange(12).reshape(3, 4), torch.randn(3, 4)
+    for function in (torch.hypot, torch.nn.functional.mse_loss):
+        found = torch.compile(function)(integers.to(device), floats.to(device))
+        torch.testing.assert_close(found.cpu(), function(integers, floats))
+
+
 @pytest.mark.parametrize(
     "function",
     [

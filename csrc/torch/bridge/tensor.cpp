@@ -127,6 +127,7 @@ bool covers_storage(const at::Tensor& tensor) {
 }
 
 bool renew(const at::Tensor& tensor) {
+  if (!tensor.is_privateuseone()) return false;
   const Allocation& lost = allocation_of(tensor);
   c10::StorageImpl& storage = *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   if (!lost.device().was_reset() || allocation_in(storage.data_ptr()) != &lost || !covers_storage(tensor)) return false;

@@ -42,7 +42,8 @@ at::Tensor without_repeats(const at::Tensor& tensor);
 bool covers_storage(const at::Tensor& tensor);
 
 /// To be called before a tensor is written whole, if nothing of it is read: a storage that a reset took its contents
-/// gets memory of the device as it is now. False, and nothing is done, if it was not lost, or more is in the storage.
+/// gets memory of the device as it is now. False, and nothing is done, if it was not lost, more is in the storage, or
+/// it is on another device.
 bool renew(const at::Tensor& tensor);
 
 /// A CPU tensor over the same memory, which it keeps in place. Only on host-accessible devices; the caller submits no

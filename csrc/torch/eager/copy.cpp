@@ -412,7 +412,7 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& dst, bool non_b
   check_overlap(dst, src);
   note_copy(dst, src, non_blocking);
 
-  if (dst.is_privateuseone() && !dst.is_alias_of(src)) renew(dst);
+  if (!dst.is_alias_of(src)) renew(dst);
   const c10::DeviceGuard guard(dst.is_privateuseone() ? dst.device() : src.device());
   translate_errors([&] {
     if (src.is_cpu()) return upload(dst, src, non_blocking);

@@ -201,7 +201,8 @@ def _averaging_backward(overload: Any) -> Callable[..., Any]:
 
 def _refusing_integers(operator: str) -> Callable[..., Any]:
     def refuse(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        fills.check_floats(operator, x)
+        promoted = args[0] if args and isinstance(args[0], Tensor) and args[0].is_floating_point() else x
+        fills.check_floats(operator, promoted)
         return NotImplemented
 
     return refuse
