@@ -225,9 +225,9 @@ def reset(device: DeviceLike = None) -> None:
     What was on it is gone: tensors, events, captured graphs and communicators of before raise
     ``torch.AcceleratorError`` from then on; work that was queued is left out. What writes all of such a tensor makes it
     good again, with all that share its storage (``copy_``, ``load_state_dict``, ``fill_``, ``normal_``, ``out=``); what
-    writes a part raises. Streams and generators stay, with their
-    numbers and seeds, and so do compiled functions, whose programs are loaded again and whose calls are captured anew.
-    Limits of memory are those of the beginning. Other processes, and other devices, do not notice.
+    writes a part raises. Streams and generators stay, with their numbers and seeds, and so do compiled functions, whose
+    programs are loaded again and whose calls are captured anew. Limits of memory are those of the beginning. Other
+    processes, and other devices, do not notice.
 
     Raises:
         NotImplementedError: if the device's driver cannot.

@@ -209,9 +209,7 @@ def _refusing_integers(operator: str) -> Callable[..., Any]:
 
 
 def _check_variance(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Refuses integers, as ATen does: PyTorch's own computes with them."""
-    if not x.is_floating_point() and not x.is_complex():
-        raise RuntimeError("std and var only support floating point and complex dtypes")
+    fills.check_floats("var", x, RuntimeError("std and var only support floating point and complex dtypes"))
     return NotImplemented
 
 

@@ -56,11 +56,11 @@ def check_index(operator: str, index: Tensor) -> None:
         raise error(words.format(title_of(index.dtype)))
 
 
-def check_floats(operator: str, x: Tensor) -> None:
-    """Raises for integers, of which the CPU has no such kernel: PyTorch's compiler computes with them, and cuts what
-    comes out."""
+def check_floats(operator: str, x: Tensor, error: Exception | None = None) -> None:
+    """Raises for integers, of which the CPU has no such kernel, the given error or NotImplementedError: PyTorch's
+    compiler computes with them, and cuts what comes out."""
     if not x.is_floating_point() and not x.is_complex():
-        raise NotImplementedError(f"{operator} is not implemented for integers")
+        raise error or NotImplementedError(f"{operator} is not implemented for integers")
 
 
 def _is_integer(value: Any) -> bool:
