@@ -121,6 +121,15 @@ close(a.flip(0, -1), x.flip(0, -1))
 assert set(ours.fallbacks()) <= {"aten::add.Tensor", "aten::topk"}, ours.fallbacks(reasons=True)
 close(nn.functional.silu(a + 0j), nn.functional.silu(x + 0j))
 assert "no torch.complex64" in " ".join(reason for _, each in ours.fallbacks(reasons=True).values() for reason in each)
+whole, there = torch.randn(4, 6), []
+for place in ("cpu", device):  # what a graph returns of its input is that part of it, whatever symbols its sizes are
+    given = whole.to(place, copy=True)
+    views = torch.compile(lambda x: (x.narrow(1, 1, x.shape[1] - 2), (x + 1).expand(3, *x.shape), x * x), dynamic=True,
+                          backend="eager" if place == "cpu" else "inductor")(given)
+    views[0].add_(1)
+    there.append([*views, given])
+for expected, found in zip(*there):
+    close(found, expected)
 """
 
 #: What models need besides the usual: pools, masks, targets of losses, caches of nothing yet, random numbers.

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from outboard import compilers, patches
 from outboard.compilers.symbolic import symbols_of
 
+from ... import generated_modules
 from ...target import target_of
 from .. import executables, implemented
 from ..interface import device_name
@@ -68,7 +69,7 @@ def partition(module: torch.fx.GraphModule, index: int) -> torch.fx.GraphModule:
     """The module of a functional graph with executables for the parts that the compiler of device ``index`` takes."""
     compiler = compilers.find(target_of(index))
     assert compiler is not None
-    support = _Support(compiler, index)
+    support = _Support(compiler, index, _with_views_of_results(module.graph))
     fused = CapabilityBasedPartitioner(module, support, allows_single_node_partition=True).partition_and_fuse()
     for node in list(fused.graph.find_nodes(op="call_module")):
         name = str(node.target)
@@ -79,20 +80,68 @@ def partition(module: torch.fx.GraphModule, index: int) -> torch.fx.GraphModule:
         call.meta = node.meta
         node.replace_all_uses_with(call)
         fused.graph.erase_node(node)
+    for node in fused.graph.output_node().all_input_nodes:
+        if _is_view(node):
+            _make_unknown(node)
     fused.recompile()
     return fused
 
 
-class _Support(OperatorSupportBase):
-    """Which nodes a compiler takes."""
+def _with_views_of_results(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Has a graph make the views that it returns once more, at its end, of what they are views of; returns their nodes.
+    An executable would give copies, of which PyTorch takes over the strides, but not the elements."""
+    result = graph.output_node()
+    made: dict[torch.fx.Node, torch.fx.Node] = {}
 
-    def __init__(self, compiler: compilers.GraphCompiler, index: int) -> None:
+    def again(node: torch.fx.Node) -> torch.fx.Node:
+        if node not in made and _is_view(node):
+            base = node.all_input_nodes[0]
+            of = again(base)
+            with graph.inserting_before(result):
+                made[node] = graph.node_copy(node, lambda operand: of if operand is base else operand)
+        return made.get(node, node)
+
+    for node in result.all_input_nodes:
+        result.replace_input_with(node, again(node))
+    for node in reversed(list(graph.nodes)):
+        if node in made and not node.users:
+            graph.erase_node(node)
+    return set(made.values())
+
+
+def _make_unknown(node: torch.fx.Node) -> None:
+    """Has a graph return a view as a tensor that autograd does not take for one: it may be written to."""
+    with node.graph.inserting_after(node):
+        made = node.graph.call_function(_unknown, (node,))
+    made.meta = node.meta
+    node.graph.output_node().replace_input_with(node, made)
+
+
+def _unknown(view: torch.Tensor) -> torch.Tensor:
+    return generated_modules.view_of(view, view.shape, view.stride())
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    """Whether a node's value shares memory with its first operand, whatever that is."""
+    if node.target is operator.getitem:
+        return _is_view(node.all_input_nodes[0])
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    alias = node.target._schema.returns[0].alias_info if node.target._schema.returns else None
+    return alias is not None and not alias.is_write
+
+
+class _Support(OperatorSupportBase):
+    """Which nodes a compiler takes; ``apart`` are those that it is not asked for."""
+
+    def __init__(self, compiler: compilers.GraphCompiler, index: int, apart: set[torch.fx.Node]) -> None:
         self._compiler = compiler
         self._index = index
+        self._apart = apart
 
     def is_node_supported(self, submodules: Any, node: torch.fx.Node) -> bool:
         """Whether a node may be part of an executable."""
-        if node.op != "call_function":
+        if node.op != "call_function" or node in self._apart:
             return False
         if node.target is operator.getitem:
             return self.is_node_supported(submodules, node.args[0])  # type: ignore[arg-type]
