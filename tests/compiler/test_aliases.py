@@ -324,6 +324,16 @@ def test_what_a_backward_pass_reads_is_not_to_be_written(program: Callable[..., 
         assert torch.equal(w.grad, expected)  # a compiler of graphs may have made a copy
 
 
+def test_a_part_that_a_backward_pass_reads_is_not_to_be_written(device: str) -> None:
+    torch._dynamo.reset()
+    x = torch.ones(4, 4, device=device, requires_grad=True)
+    part, square = torch.compile(lambda x: (part := (x + 1)[1:], part * part))(x)
+    with torch.no_grad():
+        part.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        square.sum().backward()
+
+
 def test_a_result_that_a_backward_pass_reads_is_not_to_be_written(device: str) -> None:
     torch._dynamo.reset()
     x, w = torch.ones(4, 4, device=device), torch.eye(4, device=device, requires_grad=True)

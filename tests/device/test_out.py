@@ -14,6 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.conftest import RunPython
+
 DEVICE = torch.accelerator.current_accelerator().type
 
 #: Each makes six elements: of shape (6,), (2, 3) or (1, 6, 1, 1).
@@ -269,3 +271,18 @@ def test_topk_of_one_element_writes_it() -> None:
     del memory
     values, indices = torch.topk(torch.tensor(3.0, device=DEVICE), 0)
     assert (values.item(), indices.item()) == (3.0, 0)
+
+
+def test_out_that_the_cpus_kernel_would_leave_alone(run_python: RunPython) -> None:
+    """PyTorch's own writes no results of ``gelu`` that are not contiguous. A device that leaves it to the CPU does."""
+    run_python(
+        """
+        import torch
+        name = torch._C._get_privateuse1_backend_name()
+        x = torch.randn(3, 4)
+        for out in (torch.empty(4, 3, device=name).t(), torch.empty(3, 8, device=name)[:, ::2]):
+            torch.ops.aten.gelu.out(x.to(name), out=out)
+            torch.testing.assert_close(out.cpu(), torch.nn.functional.gelu(x))
+        """,
+        OUTBOARD_DRIVER="sim",
+    )

@@ -2,7 +2,9 @@
 #include "torch/eager/fallback.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
@@ -111,13 +113,21 @@ class CpuCall {
     }
     at::Tensor cpu;
     if (fresh) {
-      cpu = empty_with_room(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU));
+      cpu = result_on_cpu(tensor);
     } else {
       cpu = in_place_ ? host_view(tensor) : written ? tensor.cpu() : copy_laid_out(tensor);
     }
     pairs_.push_back({tensor, cpu, false, fresh});
     if (written) make_written(pairs_.back());
     return cpu;
+  }
+
+  /// Memory for what an `out=` tensor is to hold, one element after the other: some kernels leave results alone that
+  /// lie otherwise. Where elements share memory it does as the tensor does, which kernels refuse.
+  static at::Tensor result_on_cpu(const at::Tensor& tensor) {
+    const at::TensorOptions options = tensor.options().device(c10::kCPU);
+    if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) return at::empty(tensor.sizes(), options);
+    return empty_with_room(tensor.sizes(), tensor.strides(), options);
   }
 
   /// A kernel may resize what it writes, such as an observer's statistics, which are empty before the first call.

@@ -20,6 +20,7 @@
 #include "torch/bridge/devices.h"
 #include "torch/bridge/storage.h"
 #include "torch/bridge/tensor.h"
+#include "torch/eager/results.h"
 
 /// Operators that make tensors or change their geometry and storage, without touching elements.
 namespace outboard::aten {
@@ -147,6 +148,14 @@ using Dtype = std::optional<at::ScalarType>;
 using Generator = std::optional<at::Generator>;
 using OptionalDevice = std::optional<at::Device>;
 
+/// A view that PyTorch takes for memory of its own. What compiled graphs return goes through it: a backward pass has to
+/// notice writes to what it is to read.
+at::Tensor unsafe_view(const at::Tensor& self, at::IntArrayRef sizes) {
+  at::Tensor view = at::native::view(self, sizes);
+  share_versions(view, self);
+  return view;
+}
+
 /// The order of as many random numbers; that two of 2^63 are equal does not happen.
 at::Tensor& randperm_with(int64_t n, Generator generator, at::Tensor& out) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got ", n);
@@ -207,6 +216,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   // squeeze_, unsqueeze_, t_ and transpose_ come down to this: it changes the tensor's geometry, never its data.
   m.impl("as_strided_", TORCH_FN(at::native::as_strided__symint));
   m.impl("view", TORCH_FN(at::native::view));
+  m.impl("_unsafe_view", TORCH_FN(unsafe_view));
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
   m.impl("unfold", TORCH_FN(at::native::unfold));
   m.impl("view_as_real", TORCH_FN(at::native::view_as_real));
