@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to run an OpInfo's sample: called, through TorchScript, under the transformations of ``torch.func``."""
+"""Ways to run an OpInfo's sample: called, compiled, through TorchScript, under ``torch.func``'s transformations."""
 
 from __future__ import annotations
 
@@ -43,6 +43,32 @@ def scripted(op: OpInfo, sample: SampleInput) -> Any:
     return [sample.output_process_fn_grad(graph(*tensors)) for _ in range(3)][::2]
 
 
+def compiled(op: OpInfo, sample: SampleInput) -> Any:
+    """By ``torch.compile``, on a device; of it and its gradients, where it has some."""
+    return _compiled(op, sample, dynamic=False)
+
+
+def dynamic(op: OpInfo, sample: SampleInput) -> Any:
+    """The same, with symbols for sizes."""
+    return _compiled(op, sample, dynamic=True)
+
+
+def _compiled(op: OpInfo, sample: SampleInput, dynamic: bool) -> Any:
+    function, tensors = _as_function(op, sample)
+    if op.supports_autograd:
+        tensors = tuple(each.detach().requires_grad_(each.is_floating_point()) for each in tensors)
+    run = function
+    if tensors[0].device.type != "cpu":
+        torch._dynamo.reset()
+        run = torch.compile(function, dynamic=dynamic)
+    results = run(*(each.clone() for each in tensors))  # which an operator may write
+    learned = [result for result in results if result.requires_grad]
+    if not learned:
+        return results
+    inputs = [each for each in tensors if each.requires_grad]
+    return results, torch.autograd.grad(learned, inputs, [torch.ones_like(each) for each in learned], allow_unused=True)
+
+
 def vmap(op: OpInfo, sample: SampleInput) -> Any:
     """By ``torch.func.vmap``, with the first tensor as a batch of two, then with all of them, along the last axis."""
     function, tensors = _as_function(op, sample)
@@ -83,7 +109,7 @@ def hessian(op: OpInfo, sample: SampleInput) -> Any:
 
 
 WAYS: dict[str, Callable[[OpInfo, SampleInput], Any]] = {
-    way.__name__: way for way in (called, traced, scripted, vmap, vjp, jvp, jacrev, hessian)
+    way.__name__: way for way in (called, compiled, dynamic, traced, scripted, vmap, vjp, jvp, jacrev, hessian)
 }
 
 

@@ -500,6 +500,32 @@ for size in (3, 5):  # the second time for any size
 """
 
 
+#: Operators that are told a dimension, of tensors that have none.
+NO_DIMENSIONS = """
+functions = [
+    lambda x, i: x.gather(0, i), lambda x, i: x.scatter(0, i, x), lambda x, i: x.scatter(-1, i, 3.0),
+    lambda x, i: x.scatter_add(0, i, x), lambda x, i: x.sort(-1), lambda x, i: x.squeeze(0), lambda x, i: x.all(-1),
+    lambda x, i: x.argmax(0), lambda x, i: x.argmin(-1, keepdim=True), lambda x, i: x.amax(0), lambda x, i: x.amin(-1),
+    lambda x, i: x.sum(0), lambda x, i: x.mean(-1, keepdim=True), lambda x, i: x.cumsum(0), lambda x, i: x.softmax(0),
+    lambda x, i: x.log_softmax(-1), lambda x, i: x.logsumexp(0), lambda x, i: x.var(0), lambda x, i: x.norm(2, 0),
+    lambda x, i: torch.var_mean(x, 0, correction=0), lambda x, i: (x > 1).any(0), lambda x, i: x.unsqueeze(0),
+]
+indexed = [lambda x, i: x.gather(0, i), lambda x, i: x.index_select(0, i), lambda x, i: x.scatter(0, i, 7.0)]
+def all_of(x, row, square, i):
+    made = [function(x, i) for function in functions] + [function(row, i) for function in indexed]
+    return [*made, square.index_select(1, i)]
+given = torch.tensor(2.5), torch.arange(4.0), torch.arange(16.0).reshape(4, 4), torch.tensor(0)
+own, expected = [each.to(device) for each in given], all_of(*given)
+for made in (all_of(*own), torch.compile(all_of)(*own)):
+    torch.testing.assert_close(made, expected, check_device=False, equal_nan=True)
+assert ours.fallbacks() == {}, ours.fallbacks(reasons=True)
+"""
+
+
+def test_tensors_without_dimensions_have_one_to_be_told(tmp_path: Path) -> None:
+    run(NO_DIMENSIONS, tmp_path)
+
+
 def test_models_train_on_executables_and_a_second_process_compiles_none(tmp_path: Path) -> None:
     assert "compiled 0" not in run(TRAINING, tmp_path)
     assert "compiled 0" in run(TRAINING, tmp_path)

@@ -248,6 +248,31 @@ class BoundNode:
             self.args[argument.name] = argument.default_value if missing else self._value(given, values)
         self.names = [argument.name for argument in schema]
         self.result = node.meta["val"]
+        self._results: Any = None  # those of the node, if rules see others
+        if self.args.get("dim", self.args.get("dims")) not in (None, []):
+            self._give_a_dimension()
+
+    def _give_a_dimension(self) -> None:
+        """Has tensors without dimensions be of one element along one, as operators take them that are told which."""
+
+        def lifted(item: Any) -> Any:
+            if isinstance(item, Value):
+                return Value(self.program.reshape(item.number, self.program.shapes[item.number] or (1,)))
+            if isinstance(item, torch.Tensor) and item.dim() == 0:
+                return torch.empty(1, dtype=item.dtype, device="meta")
+            return item
+
+        self._results = self.result
+        self.args, self.result = pytree.tree_map(lifted, self.args), pytree.tree_map(lifted, self.result)
+
+    def made(self, values: Any) -> Any:
+        """What a rule made, in the sizes of the node's results."""
+        if self._results is None:
+            return values
+        if isinstance(values, list):
+            pairs = zip(values, self._results, strict=True)
+            return [self.program.reshape(value, result.shape) for value, result in pairs]
+        return self.program.reshape(values, self._results.shape)
 
     def _value(self, given: Any, values: dict[torch.fx.Node, Any]) -> Any:
         def with_values(item: Any) -> Any:
@@ -727,18 +752,16 @@ def _argmax(call: BoundNode) -> int:
 
 @rule(aten.sort.default, aten.sort.stable)
 def _sort(call: BoundNode) -> list[int]:
-    program, x, dim = call.program, call.value(0), call["dim"] % max(len(call.result[0].shape), 1)
-    shape = program.shapes[x] or (1,)
-    x = program.reshape(x, shape)
+    program, x, dim = call.program, call.value(0), call["dim"] % len(call.result[0].shape)
+    shape = program.shapes[x]
     places = program.emit("sort", torch.int64, shape, f"%{x}", dim, int(call["descending"]))
-    values = program.emit("gather", program.dtypes[x], shape, f"%{x}", f"%{places}", dim)
-    return [program.reshape(each, call.result[0].shape) for each in (values, places)]
+    return [program.emit("gather", program.dtypes[x], shape, f"%{x}", f"%{places}", dim), places]
 
 
 @rule(aten.cumsum.default)
 def _cumsum(call: BoundNode) -> int:
     return call.program.emit(
-        "cumulate", call.dtype, call.sizes, f"%{call.value(0, call.dtype)}", call["dim"] % max(len(call.sizes), 1)
+        "cumulate", call.dtype, call.sizes, f"%{call.value(0, call.dtype)}", call["dim"] % len(call.sizes)
     )
 
 
@@ -768,8 +791,6 @@ def _moments(call: BoundNode) -> list[int]:
 @rule(aten._softmax.default, aten._log_softmax.default)
 def _softmax(call: BoundNode) -> int:
     program, x, dtype, dim = call.program, call.value(0, torch.float64), torch.float64, [call["dim"]]
-    if not call.sizes:
-        raise Unsupported("softmax of a number")
     apart = program.pointwise("subtract", dtype, x, program.reduce("largest", x, dim, True, dtype))
     powers = program.pointwise("exp", dtype, apart)
     total = program.reduce("sum", powers, dim, True, dtype)
@@ -885,7 +906,7 @@ def _embedding_backward(call: BoundNode) -> int:
 
 @rule(aten.index_select.default)
 def _index_select(call: BoundNode) -> int:
-    dim = call["dim"] % max(len(call.sizes), 1)
+    dim = call["dim"] % len(call.sizes)
     return call.program.emit("take", call.dtype, call.sizes, f"%{call.value(0)}", f"%{call.value(2)}", dim)
 
 
@@ -905,7 +926,7 @@ def _index(call: BoundNode) -> int:
 
 @rule(aten.gather.default)
 def _gather(call: BoundNode) -> int:
-    dim = call["dim"] % max(len(call.sizes), 1)
+    dim = call["dim"] % len(call.sizes)
     return call.program.emit("gather", call.dtype, call.sizes, f"%{call.value(0)}", f"%{call.value(2)}", dim)
 
 
@@ -919,7 +940,7 @@ def _scatter(call: BoundNode) -> int:
                 source = program.slice(source, dim, 0, size)
     reads = [f"%{each}" for each in (call.value("self"), index, program.broadcast(source, program.shapes[index]))]
     operation = call.name.removeprefix("aten::")
-    return program.emit(operation, call.dtype, call.sizes, *reads, call["dim"] % max(len(call.sizes), 1))
+    return program.emit(operation, call.dtype, call.sizes, *reads, call["dim"] % len(call.sizes))
 
 
 # ---- random numbers: PyTorch's compiler says how they come of seeds ----
@@ -967,7 +988,7 @@ def _symbols(values: Sequence[Any]) -> set[sympy.Basic]:
 def _written(write: Rule, call: BoundNode) -> Any:
     """What a rule makes of a call. Raises Unsupported."""
     try:
-        return write(call)
+        return call.made(write(call))
     except TypeError as error:  # sympy's
         if "Relational" not in str(error):
             raise
