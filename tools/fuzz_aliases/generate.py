@@ -195,7 +195,8 @@ class Scope:
         self.n = n
         inputs, _ = program.inputs(n, "cpu")
         self.variables: dict[str, Any] = {"torch": torch}
-        self.variables |= {f"v{i}": x * 1 if program.gradient else x for i, x in enumerate(inputs)}
+        copies = program.gradient and program.copies
+        self.variables |= {f"v{i}": x * 1 if copies else x for i, x in enumerate(inputs)}
 
     def run(self, lines: Sequence[str]) -> bool:
         """Runs lines. False if one does what is refused, not defined, or not exact."""
@@ -250,6 +251,19 @@ def draw(seed: int, gradient: bool) -> Program:
         program = _draw(chance, gradient)
         if any(not re.match(r"v\d+ = ", line) for line in program.lines) and runs(program):
             return program
+
+
+def without_writes(program: Program) -> Program:
+    """A program with gradients as one that writes nothing, and returns what it defines last and squares of it, so that
+    the backward pass reads inputs, views of them, and results."""
+    made = replace(program, lines=(), copies=False)
+    for line in program.lines:
+        longer = replace(made, lines=(*made.lines, line))
+        if re.match(r"v\d+ = ", line) and all(Scope(made, n).run(longer.lines) for n in SIZES):
+            made = longer
+    last = [line.partition(" ")[0] for line in made.lines][-2:] or ["v0"]
+    squares = [f"s{place} = {name} * {name}" for place, name in enumerate(last)]
+    return replace(made, lines=(*made.lines, *squares), returned=(*last, *(f"s{i}" for i in range(len(last)))))
 
 
 def _draw(chance: random.Random, gradient: bool) -> Program:

@@ -12,12 +12,16 @@ import torch
 from torch import Tensor
 
 from tools.fuzz_aliases.generate import LARGEST
-from tools.fuzz_aliases.program import Outcome, Program, define, run
+from tools.fuzz_aliases.program import Outcome, Program, define, gradients, run
 
 #: The kind of what PyTorch's tracing does wrong on the CPU, too.
 TRACING = "tracing"
 #: The kind of a program that by itself cannot be compiled.
 EXCEPTION = "exception"
+#: The kind of gradients that what was written before the backward pass has changed.
+WRITTEN = "written before the backward pass"
+#: What autograd says of such writes.
+REFUSAL = "modified by an inplace operation"
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,39 @@ def _difference(place: int, found: Outcome, expected: Outcome) -> str:
                     f"{one[first].item()} for {other[first].item()}"
                 )
     return ""
+
+
+def judge_writes(program: Program, n: int, device: str) -> list[Finding]:
+    """Runs a program with gradients compiled, and writes to one of its inputs or results before the backward pass:
+    autograd has to refuse that, or the gradients are those without the write."""
+    try:
+        changed = _changed_by_writes(program, n, device, "inductor")
+    except RuntimeError as error:
+        return [Finding(program, n, EXCEPTION, f"{type(error).__name__}: {str(error)[:500]}")]
+    if not changed:
+        return []
+    ours = sorted(changed - _changed_by_writes(program, n, "cpu", "aot_eager"))
+    text = f"gradients change where input or result {ours or changed} is written before the backward pass"
+    return [Finding(program, n, WRITTEN if ours else TRACING, text)]
+
+
+def _changed_by_writes(program: Program, n: int, device: str, backend: str) -> set[int]:
+    """Which inputs and results change gradients if they are written before the backward pass, in a compiled program."""
+    torch._dynamo.reset()  # noqa: SLF001 - as above
+    function, changed = define([program]), set()
+    expected = gradients(program, function, n, "cpu", None)
+    compiled = torch.compile(function, backend=backend, dynamic=True)
+    for target in range(len(program.inputs(n, "cpu")[0]) + len(program.returned)):
+        try:
+            with _quiet():
+                found = gradients(program, compiled, n, device, target)
+        except RuntimeError as error:
+            if REFUSAL not in str(error):
+                raise
+            continue
+        if not all(map(torch.equal, found, expected)):
+            changed.add(target)
+    return changed
 
 
 def is_tracing(finding: Finding) -> bool:

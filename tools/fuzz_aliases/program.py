@@ -35,11 +35,13 @@ class Program:
     lines: tuple[str, ...]
     returned: tuple[str, ...]
     gradient: bool
+    #: Whether it works on copies of its inputs, where it has gradients: a leaf must not be written.
+    copies: bool = True
 
     def text(self, name: str = "program") -> str:
         """The program as a Python function."""
         names = [f"v{i}" for i in range(len(self.inputs(4, "cpu")[0]))]
-        copies = [f"{each} = {each} * 1" for each in names] if self.gradient else []
+        copies = [f"{each} = {each} * 1" for each in names] if self.gradient and self.copies else []
         body = [*copies, *self.lines, f"return {', '.join(self.returned)},"]
         return "\n".join([f"def {name}({', '.join(names)}):", *(f"    {line}" for line in body)]) + "\n"
 
@@ -117,6 +119,20 @@ def run(programs: Sequence[Program], function: Callable[..., Any], n: int, devic
             if not each.requires_grad:
                 _count_up(each)
     return Outcome(results, [[_to_cpu(each) for each in part] for part in parts])
+
+
+def gradients(program: Program, function: Callable[..., Any], n: int, device: str, written: int | None) -> list[Tensor]:
+    """The gradients of a program's inputs, on the CPU, if that one of its inputs and results is written after the
+    function has run: 1 is added."""
+    inputs, _ = program.inputs(n, device)
+    (returned,) = function([inputs])
+    outputs = [each for each in returned if each.requires_grad]
+    weights = [_weights(each) for each in outputs]
+    if written is not None:
+        with torch.no_grad():
+            _count_up([*inputs, *returned][written])
+    torch.autograd.backward(outputs, weights)
+    return [torch.zeros(()) if each.grad is None else _to_cpu(each.grad) for each in inputs]
 
 
 def _to_cpu(x: Tensor) -> Tensor:

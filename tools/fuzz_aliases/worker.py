@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import torch
 
-from tools.fuzz_aliases.generate import Scope, draw
-from tools.fuzz_aliases.judge import EXCEPTION, TRACING, Finding, is_tracing, judge, shrink
+from tools.fuzz_aliases.generate import Scope, draw, without_writes
+from tools.fuzz_aliases.judge import EXCEPTION, TRACING, Finding, is_tracing, judge, judge_writes, shrink
 from tools.fuzz_aliases.program import Program
 
 #: Every fourth group is judged with gradients.
@@ -52,6 +52,8 @@ def judge_group(programs: list[Program], seed: int, device: str) -> list[Finding
             continue
         among = replace(finding, kind=f"{finding.kind}, among others")
         findings.append(shrink(alone[0], device) if alone else among)
+    for program in programs[:1]:
+        findings += judge_writes(without_writes(program), sizes_of(seed)[0], device) if program.gradient else []
     return findings
 
 
