@@ -36,7 +36,7 @@ _APPENDING = ("resize_", "resize_as_")
 #: Bytes that new memory holds, in turn.
 PATTERNS = (0x15, 0x6B)
 #: What memory of each kind is handed out from: as many blocks of so many bytes.
-_BLOCKS = ((256, 512), (64, 4096), (8, 1 << 20), (2, 1 << 24))
+_BLOCKS = ((256, 512), (64, 4096), (4, 1 << 16), (2, 1 << 20))
 
 
 def poison(byte: int, device: str) -> None:

@@ -36,6 +36,10 @@ OPERATORS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
     "hardswish, backward": lambda a, b, v, i: torch.ops.aten.hardswish_backward(b, a),
     "hardtanh, backward": lambda a, b, v, i: torch.ops.aten.hardtanh_backward(b, a, 0.0, 2.0),
     "logit, backward": lambda a, b, v, i: torch.ops.aten.logit_backward(b, a / 3, 0.1),
+    "elu, backward": lambda a, b, v, i: torch.ops.aten.elu_backward(b, 1.0, 1.0, 1.0, False, a),
+    "softplus, backward": lambda a, b, v, i: torch.ops.aten.softplus_backward(b, a, 1.0, 20.0),
+    "hardsigmoid, backward": lambda a, b, v, i: torch.ops.aten.hardsigmoid_backward(b, a),
+    "log_softmax, backward": lambda a, b, v, i: torch.ops.aten._log_softmax_backward_data(a, b, 1, torch.float32),
     "unfold, backward": lambda a, b, v, i: torch.ops.aten.unfold_backward(a[:, :, None], [4, 4], 1, 1, 1),
     "layer_norm, backward": lambda a, b, v, i: torch.ops.aten.native_layer_norm_backward(
         a, a, [4], v[:, None], v[:, None], None, None, [True, False, False]
@@ -87,3 +91,27 @@ def test_out_that_was_empty_lies_as_the_first_operand(device: str) -> None:
         a, b = torch.rand(4, 4).t() + 1, torch.rand(4, 4) + 1
         ours = function(a.to(device), b.to(device), torch.empty(0, device=device))
         assert ours.stride() == function(a, b, torch.empty(0)).stride()
+
+
+def test_the_gradient_through_batch_norm_has_the_format_of_its_source(device: str) -> None:
+    strides = []
+    for where in ("cpu", device):
+        x = torch.rand(2, 2, 2, 2).to(where).to(memory_format=torch.channels_last).requires_grad_()
+        y = torch.nn.functional.batch_norm(x, None, None, None, None, training=True)
+        strides.append(torch.autograd.grad(y, x, torch.ones(y.shape, device=where))[0].stride())
+    assert strides[0] == strides[1]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.nn.functional.conv2d(x, torch.ones(4, 1, 3, 3, device=x.device), dilation=(2, 1)),
+        lambda x: torch.nn.functional.pixel_unshuffle(x, 2),
+        lambda x: torch.cat([x, x, x, x, x], 1),
+    ],
+)
+def test_images_of_one_channel_lie_alike_whoever_came_first(device: str, function: Callable[[Tensor], Tensor]) -> None:
+    """Contiguous and channels-last are the same memory there, and one plan serves both."""
+    x = torch.rand(2, 1, 8, 8, device=device)
+    function(x.as_strided(x.shape, (64, 1, 8, 1)))
+    assert function(x).is_contiguous()

@@ -107,6 +107,7 @@ inline const std::unordered_map<std::string, OperatorFacts>& operator_facts() {
       {"aten::linalg_lu_solve", {.judges_values = true}},
       {"aten::log_normal_", {.run_time = {"mean", "std"}}},
       {"aten::log_sigmoid_forward", {.contiguous = true}},
+      {"aten::_log_softmax_backward_data", {.contiguous = true}},
       {"aten::logcumsumexp", {.whole = {""}}},
       {"aten::logical_and", {.whole = {""}}},
       {"aten::logical_and_", {.whole = {""}}},

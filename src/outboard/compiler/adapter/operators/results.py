@@ -28,10 +28,16 @@ CONTIGUOUS = (facts.Layout.CONTIGUOUS, facts.Layout.CONTIGUOUS_IF_NEW)
 
 
 def to_meta(value: Any) -> Any:
-    """An argument of a call without its data; what has none stays as it is."""
+    """An argument of a call without its data; what has none stays as it is.
+
+    One plan serves all contiguous tensors, whatever strides those dimensions have in which nothing moves: by these an
+    image of one channel may have its channels last.
+    """
     if isinstance(value, torch.Tensor):
         if value.device.type == "cpu":
             return value
+        if value.is_contiguous():
+            return torch.empty(value.shape, dtype=value.dtype, device="meta")
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
     if isinstance(value, torch.device):
         return torch.device("meta")
