@@ -210,3 +210,22 @@ def test_warnings_of_a_compiler_are_dropped_and_others_stay_given_once() -> None
         warn("once")
         warn("afterwards")
     assert [str(each.message) for each in given] == ["once", "another thread's", "afterwards"]
+
+
+def test_graphs_leave_the_devices_module_alone(run_python: RunPython) -> None:
+    """Seeds are set outside of graphs. To trace what sets a device's would only warn, of functions of ours in C++."""
+    run_python(
+        """
+import torch, warnings
+def drawn(x):
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return torch.rand_like(x)
+x = torch.zeros(5, device=torch._C._get_privateuse1_backend_name())
+with warnings.catch_warnings(record=True) as given:
+    warnings.simplefilter("always")
+    made = torch.compile(drawn)(x)
+assert torch.equal(made, drawn(x))
+assert not any("trace the builtin" in str(each.message) for each in given), [str(each.message) for each in given]
+"""
+    )

@@ -47,7 +47,7 @@ def _join_updates() -> None:
 def _prepare_tracing() -> None:
     from .adapter.interface import device_name
     from .adapter.operators import shapes
-    from .adapter.traces.isolation import trace_isolated
+    from .adapter.traces.isolation import leave_devices_alone, trace_isolated
 
     shapes.register(device_name())
     if os.environ.get("OUTBOARD_PRECOMPILE") != "0":
@@ -55,6 +55,7 @@ def _prepare_tracing() -> None:
 
         enable()
     trace_isolated()
+    leave_devices_alone()
 
 
 def _allow_flex_attention() -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from torch._dynamo import trace_rules
+
 from outboard import patches
 
 from ...isolation import isolated
@@ -11,6 +13,11 @@ from ...isolation import isolated
 def trace_isolated() -> None:
     """Does so for Dynamo, and for all that it calls: forward graphs are compiled inside."""
     patches.apply("frames are compiled in isolation", {"torch._dynamo.convert_frame._compile": isolated})
+
+
+def leave_devices_alone() -> None:
+    """Has Dynamo call the device's module as it is, as PyTorch's are called. ``torch.manual_seed`` and ``fork_rng`` call it."""
+    trace_rules.add("outboard.device")
 
 
 def compile_isolated() -> None:
