@@ -16,7 +16,7 @@ def trace_isolated() -> None:
 
 
 def leave_devices_alone() -> None:
-    """Has Dynamo call the device's module as it is, as PyTorch's are called. ``torch.manual_seed`` and ``fork_rng`` call it."""
+    """Has Dynamo call the device's module, which ``torch.manual_seed`` calls, as it is: so it calls PyTorch's."""
     trace_rules.add("outboard.device")
 
 
