@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from ...target import target_of
 from ..optimizers.chains import wide
 from ..optimizers.fused import update_scale
 from . import fake_quantized, padding
@@ -83,8 +84,9 @@ def _bag_backward(
 
 
 def _bags_of(bag_of: Tensor, indices: Tensor, offsets: Tensor) -> Tensor:
-    """The bag of each index, found again where the forward pass kept none."""
-    if bag_of.shape[0] == indices.shape[0]:
+    """The bag of each index, found again where the forward pass kept none, as the CPU's keeps none of most sums: that
+    runs on devices without kernels, whatever sizes were traced."""
+    if bag_of.shape[0] == indices.shape[0] and target_of(bag_of.device.index or 0).has_dialect:
         return bag_of
     places = torch.arange(indices.shape[0], dtype=offsets.dtype, device=offsets.device)
     return torch.searchsorted(offsets, places, right=True) - 1
