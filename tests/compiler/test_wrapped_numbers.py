@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable
@@ -132,6 +133,21 @@ def test_numbers_are_rounded_in_graphs(device: str, dtype: torch.dtype) -> None:
     x = _halves(dtype)
     for result, expected in zip(torch.compile(every)(x.to(device)), every(x), strict=True):
         assert torch.equal(result.cpu(), expected)
+
+
+def test_conversions_round_in_graphs(device: str) -> None:
+    """Each of two conversions in a row, and what is left of a number that is taken apart."""
+    dtypes = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e5m2, torch.int32]
+
+    def every(x: Tensor) -> list[Tensor]:
+        pairs = [x.to(first).to(second) for first, second in itertools.permutations(dtypes, 2)]
+        high = x.bfloat16().float()
+        return [*pairs, *(each.float() + 1 for each in pairs), high, x - high, x.half().exp()]
+
+    torch._dynamo.reset()
+    x = torch.linspace(-300, 300, 997)
+    for place, (result, expected) in enumerate(zip(torch.compile(every)(x.to(device)), every(x), strict=True)):
+        assert torch.equal(result.cpu(), expected), place
 
 
 def test_indices_are_rounded_to_floats(device: str) -> None:

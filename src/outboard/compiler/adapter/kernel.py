@@ -163,7 +163,10 @@ class LoopRecorder(SIMDKernel[Any]):
         dtype = V.graph.get_dtype(name)
         self.buffer_dtypes[real] = dtype
         self.written[name] = real
-        store = Store(real, self.resolve(index), as_value(value), mode == "atomic_add")
+        number = as_value(value)
+        if number.op == "narrowed" and number.src_dtype == dtype:
+            number = number.args[0]  # the store rounds
+        store = Store(real, self.resolve(index), number, mode == "atomic_add")
         self._store_names[id(store)] = name
         return store
 

@@ -12,6 +12,8 @@ from typing import Any
 import sympy
 import torch
 from torch._inductor import ir, lowering
+from torch._inductor.fx_passes import joint_graph
+from torch._inductor.pattern_matcher import Match
 from torch._inductor.virtualized import V, ops
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
@@ -24,6 +26,7 @@ from ..symbols import expression
 from .fills import check_floats
 
 aten = torch.ops.aten
+_CONVERSION = torch.ops.prims.convert_element_type
 
 
 # ---- decompositions ----
@@ -444,7 +447,8 @@ def _register_powers(name: str) -> None:
 
 
 def _register_conversions(name: str) -> None:
-    """Indices that become floats are rounded, where Inductor goes on with the integers."""
+    """Indices that become floats are rounded, where Inductor goes on with the integers, and so is what the program
+    itself converts to a half dtype, where Inductor goes on with floats."""
 
     def exact(original: Callable[..., Any]) -> Callable[..., Any]:
         def to_dtype(value: Any, dtype: torch.dtype, src_dtype: Any = None, use_compute_types: bool = False) -> Any:
@@ -458,6 +462,28 @@ def _register_conversions(name: str) -> None:
 
     place = "torch._inductor.index_propagation:SymPyOps.to_dtype"
     patches.apply("indices that become floats are rounded", {place: exact})
+    _change_lowerings((_CONVERSION,), partial(_rounding_conversions, name))
+    for entry in joint_graph.patterns.patterns[("call_function", _CONVERSION.default)]:
+        if getattr(entry, "handler", None) is joint_graph.pointless_convert:
+            entry.extra_check = partial(_keeps_numbers, name, entry.extra_check)
+
+
+def _rounding_conversions(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    # What decompositions convert to a half and back is of one operator, which kernels of the CPU's round once.
+    @functools.wraps(original)
+    def convert(x: Any, dtype: torch.dtype) -> Any:
+        is_of_program = str(V.graph.current_node.meta.get("original_aten")) == "aten._to_copy.default"
+        is_rounded = is_of_program and dtype in HALVES and x.get_dtype() != dtype and not x.get_dtype().is_complex
+        return _narrowed(x, dtype) if is_rounded and _is_on(name, x) else original(x, dtype)
+
+    return convert
+
+
+def _keeps_numbers(name: str, original: Callable[[Match], bool], match: Match) -> bool:
+    """Whether the first of two conversions can be left out: its dtype holds what it converts."""
+    value, dtype = match.kwargs["arg"].meta.get("val"), match.kwargs["dtype1"]
+    is_ours = isinstance(value, torch.Tensor) and value.device.type == name
+    return original(match) and (not is_ours or value.dtype == dtype or value.dtype.itemsize < dtype.itemsize)
 
 
 def _register_elements(name: str) -> None:
