@@ -118,3 +118,14 @@ def test_what_pytorch_refuses_is_no_fallback(
     finally:
         device_module.set_fallback_policy("allow")
     assert (str(found.value), device_module.fallbacks()) == (str(expected.value), {})
+
+
+def test_what_the_values_decide_is_a_fallback(device: str, device_module: ModuleType) -> None:
+    """Lengths of zeros would be refused, these are not."""
+    x, lengths = torch.randn(5).to(device), torch.tensor([0, 1, 2, 2]).to(device)
+    device_module.set_fallback_policy("error")
+    try:
+        with pytest.raises(NotImplementedError, match="OUTBOARD_FALLBACK=error"):
+            torch.segment_reduce(x, "max", lengths=lengths, initial=1)
+    finally:
+        device_module.set_fallback_policy("allow")

@@ -190,6 +190,7 @@ inline const std::unordered_map<std::string, OperatorFacts>& operator_facts() {
       {"aten::_safe_softmax", {.whole = {""}}},
       {"aten::scatter", {.moves = {"self", "src", "value"}, .warning = &scatter_reduction}},
       {"aten::scatter_", {.moves = {"self", "src", "value"}, .warning = &scatter_reduction}},
+      {"aten::segment_reduce", {.judges_values = true}},
       {"aten::select_backward", {.run_time = {"input_sizes", "index"}, .moves = {"grad_output"}}},
       {"aten::select_copy", {.run_time = {"index"}, .moves = {"self"}}},
       {"aten::select_scatter", {.run_time = {"index"}, .moves = {"self", "src"}}},

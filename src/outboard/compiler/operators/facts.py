@@ -379,6 +379,7 @@ FACTS: dict[str, Facts] = {
     "aten::scatter_reduce": Facts(kernel="index.lower_scatter_reduce", gathers=True),
     "aten::scatter_reduce_": Facts(kernel="index.lower_scatter_reduce", in_place=True, gathers=True),
     "aten::searchsorted": Facts(kernel="sort.lower_search", gathers=True),
+    "aten::segment_reduce": Facts(judges_values=True),
     "aten::select_backward": Facts(moves=("grad_output",), run_time=("input_sizes", "index")),
     "aten::select_copy": Facts(moves=("self",), run_time=("index",)),
     "aten::select_scatter": Facts(moves=("self", "src"), run_time=("index",)),
