@@ -48,6 +48,22 @@ for _ in range(3):
     close((w @ a.t()).sum(), (weight @ x.t()).sum())
 assert relayouts() == 5, relayouts()
 
+# What is read both ways is kept both ways, until it is written.
+def relaid(factor, expected):
+    before = relayouts()
+    close((a @ w.t()) * factor, (x @ weight.t()) * expected)
+    return relayouts() - before
+
+column, other = weight[:40, 3:4], weight.to(device)
+alone = [relaid(other[:40, 3:4], column) for _ in range(3)]
+both = [relaid(w[:40, 3:4], column) for _ in range(3)]
+assert (alone, both) == ([1, 1, 1], [2, 1, 1]), (alone, both)  # the CPU reads the result
+for _ in range(2):
+    w[2] = weight[2] = weight[2] + 1
+    relaid(w[:40, 3:4], column)
+    close(w, weight)
+relaid(w[:40, 3:4], column)
+
 # A batch that is a higher matrix is in the layout of that one.
 before = relayouts()
 cube = (a.view(4, 10, 70) @ w.t()).view(40, 50) @ w

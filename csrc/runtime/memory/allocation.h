@@ -23,12 +23,13 @@ enum class State : uint8_t {
   kHost,      ///< in host memory, since they came from there
   kDevice,    ///< in device memory
   kSpilled,   ///< in host memory, moved there because the device was full
-  kArranged   ///< in another allocation, in a layout of the driver's
+  kArranged   ///< in another allocation alone, in a layout of the driver's
 };
 
-/// Whether work needs what an allocation held before.
+/// What work does with what an allocation held before.
 enum class Access : uint8_t {
-  kKeep,
+  kKeep,      ///< reads it, or writes a part
+  kRead,      ///< writes nothing: what else holds the same contents stays as it is
   kOverwrite  ///< the work writes every byte: old contents need not exist
 };
 
@@ -65,7 +66,7 @@ class Allocation {
   /// The contents in host memory, ready to be read and not to be written, if they are there; else nullptr.
   std::shared_ptr<const HostBuffer> host_contents();
   /// What its contents are in, if they are in a layout of the driver's, else nullptr. Other work than that which asks
-  /// for the layout finds them by strides, as ever, and has them so from then on.
+  /// for the layout finds them by strides, as ever, and has them so from then on: alone, unless it only reads.
   std::shared_ptr<const Arrangement> arrangement();
   /// Its memory, if any, is also used by work on `stream`: it is not reused before that work is done.
   void record_stream(Stream& stream);
@@ -104,7 +105,7 @@ class Allocation {
   ob_ptr pointer_ = 0;       // of `block_`, or foreign
   uint64_t last_use_ = 0;    // number of a Work
   std::shared_ptr<HostBuffer> host_;                // kHost, kSpilled
-  std::shared_ptr<const Arrangement> arrangement_;  // kArranged
+  std::shared_ptr<const Arrangement> arrangement_;  // kArranged; kDevice, if nothing was written since
   Allocation* older_ = nullptr;                     // neighbours in the list of what is on the device, in no order
   Allocation* newer_ = nullptr;
 };
@@ -125,7 +126,8 @@ class Work {
   /// the device's memory if it is full. Throws OutOfMemoryError. 0 for zero bytes.
   ob_ptr resolve(Allocation& allocation, Access access = Access::kKeep) {
     allocation.last_use_ = number_;
-    if (allocation.home_ == &stream_) return allocation.pointer_;  // resident, and on this stream
+    const bool stays = access == Access::kRead || allocation.arrangement_ == nullptr;
+    if (allocation.home_ == &stream_ && stays) return allocation.pointer_;  // resident, and on this stream
     return residency_.resolve(allocation, stream_, access);
   }
 

@@ -94,6 +94,7 @@ ob_ptr Residency::resolve(Allocation& allocation, Stream& stream, Access access)
   const bool outside = recording != nullptr && (allocation.state() != State::kUnbacked ||
                                                 (recording->results_apart() && allocation.address() != nullptr));
   if (allocation.home_ == nullptr) bring_in(allocation, outside ? stream.actual() : stream, access);
+  if (access != Access::kRead) allocation.arrangement_ = nullptr;
   if (allocation.home_ != &stream) share(allocation, stream);
   return allocation.pointer_;
 }
@@ -109,7 +110,9 @@ void Residency::share(Allocation& allocation, Stream& stream) {
 
 void Residency::bring_in(Allocation& allocation, Stream& stream, Access access) {
   const std::shared_ptr<const Arrangement> arrangement = allocation.arrangement_;
-  if (arrangement != nullptr && access == Access::kKeep) Work(stream).resolve(arrangement->contents());
+  if (arrangement != nullptr && access != Access::kOverwrite) {
+    Work(stream).resolve(arrangement->contents(), Access::kRead);
+  }
   Block* block = allocate(allocation.size(), stream, allocation.pool_);
   // A wait for memory gives the lock up: another thread may have brought the allocation in meanwhile.
   if (allocation.home_ != nullptr || allocation.arrangement_ != arrangement) {
@@ -119,13 +122,12 @@ void Residency::bring_in(Allocation& allocation, Stream& stream, Access access) 
   }
   bool queued = false;
   try {
-    if (access == Access::kKeep) queued = fill_memory(allocation, stream, *block);
+    if (access != Access::kOverwrite) queued = fill_memory(allocation, stream, *block);
   } catch (...) {
     allocator_.free(block);
     throw;
   }
   allocation.host_ = nullptr;
-  allocation.arrangement_ = nullptr;
   allocation.block_ = block;
   allocation.pointer_ = block->ptr;
   allocation.home_ = &stream;
@@ -279,7 +281,7 @@ Allocation* Residency::to_layout(Allocation& allocation, uint64_t offset,
   }
   const auto release = [](Allocation* made) { made->release(); };
   std::unique_ptr<Allocation, decltype(release)> made(Allocation::create_internal(device_, layout->bytes()), release);
-  const ob_ptr strided = work.resolve(allocation) + offset;
+  const ob_ptr strided = work.resolve(allocation, Access::kRead) + offset;
   layout->to(work, strided, work.resolve(*made, Access::kOverwrite));
   made->unordered_ = true;  // other streams may read the tensor, and know nothing of this
   add(statistics_.relayouts, layout->strided_bytes());
@@ -306,10 +308,14 @@ void Residency::from_layout(Allocation& arranged, Allocation& allocation, uint64
 /// Keeps contents in a layout, and gives their memory up. False, and nothing is done, if that has to stay.
 bool Residency::arrange(Allocation& allocation, std::shared_ptr<const Arrangement> arrangement) {
   if (!is_lazy() || allocation.pinned() || in_graph(allocation)) return false;
+  keep_arranged(allocation, std::move(arrangement));
+  return true;
+}
+
+void Residency::keep_arranged(Allocation& allocation, std::shared_ptr<const Arrangement> arrangement) noexcept {
   discard(allocation);
   allocation.arrangement_ = std::move(arrangement);
   settle(allocation, State::kArranged);
-  return true;
 }
 
 std::shared_ptr<HostBuffer> Residency::buffer_for(uint64_t bytes, Stream* stream) {
@@ -372,8 +378,9 @@ bool Residency::make_room() {
 
 /// Queues the copy to the host behind all work that uses the memory, and frees the memory in the order of its stream.
 /// Where the device has a stream for it, work that does not need the memory does not wait. Nothing changes if it
-/// throws.
+/// throws. What is in a layout, too, stays in that alone.
 void Residency::spill(Allocation& allocation) {
+  if (allocation.arrangement_ != nullptr) return keep_arranged(allocation, allocation.arrangement_);
   Stream& home = *allocation.home_;
   Stream* const transfers = device_.transfer_stream();
   Stream& mover = transfers != nullptr ? *transfers : home;

@@ -96,6 +96,7 @@ class Residency {
   bool in_graph(const Allocation& allocation) const;
   static bool is_whole(const Allocation& allocation, uint64_t offset, const MemoryLayout& layout, const Work& work);
   bool arrange(Allocation& allocation, std::shared_ptr<const Arrangement> arrangement);
+  void keep_arranged(Allocation& allocation, std::shared_ptr<const Arrangement> arrangement) noexcept;
   bool fill_memory(Allocation& allocation, Stream& stream, Block& to);
   void copy_in(HostBuffer& from, Stream& stream, Block& to);
   void settle(Allocation& allocation, State state) noexcept;

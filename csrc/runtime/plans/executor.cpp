@@ -52,12 +52,13 @@ class Buffers {
 
   /// `bytes` bytes that begin `offset` bytes into a buffer. Throws Error(OB_INVALID_ARGUMENT) if they are not all in
   /// its memory: what is written in a plan may not lead out of it.
-  ob_ptr pointer(Work& work, uint32_t number, int64_t offset = 0, uint64_t bytes = 0) const {
+  ob_ptr pointer(Work& work, uint32_t number, int64_t offset = 0, uint64_t bytes = 0,
+                 Access access = Access::kKeep) const {
     const Buffer& buffer = buffers_[number];
     if (buffer.allocation == nullptr) return 0;
     const uint64_t begin = buffer.offset + static_cast<uint64_t>(offset);  // a negative one leads towards the beginning
     check_inside(*buffer.allocation, begin, bytes);
-    return work.resolve(*buffer.allocation) + begin;
+    return work.resolve(*buffer.allocation, access) + begin;
   }
 
   /// The same without a pointer. No bytes are in any memory.
@@ -163,6 +164,24 @@ class CallPlaces {
   const Buffers& buffers_;
 };
 
+/// The memory of an operand or a result of the driver's library: operands are only read.
+class OperandMemory {
+ public:
+  OperandMemory(const Buffers& buffers, bool result)
+      : buffers_(buffers), access_(result ? Access::kKeep : Access::kRead) {}
+
+  ob_ptr pointer(Work& work, uint32_t number, int64_t offset, uint64_t bytes) const {
+    return buffers_.pointer(work, number, offset, bytes, access_);
+  }
+  std::pair<Allocation*, uint64_t> place(uint32_t number, int64_t offset) const {
+    return buffers_.place(number, offset);
+  }
+
+ private:
+  const Buffers& buffers_;
+  const Access access_;
+};
+
 Dims evaluate_all(const std::vector<Expr>& expressions, const Scalar* symbols) {
   Dims values(expressions.size());
   int64_t* value = values.data();
@@ -244,7 +263,8 @@ std::string drivers_name(const Step& step) {
 /// Adds a view of a buffer, which is then where the view says until the work ends.
 void add_view(LibraryWork& call, const ViewSpec& spec, const Buffers& buffers, Work& work, const Scalar* symbols,
               bool result) {
-  const TensorView view = make_view(spec, work, buffers, symbols);
+  const OperandMemory memory(buffers, result);
+  const TensorView view = make_view(spec, work, memory, symbols);
   call.add_tensor(view.data, static_cast<uint32_t>(view.dtype), {view.sizes.begin(), view.sizes.end()},
                   {view.strides.begin(), view.strides.end()}, result);
 }
