@@ -473,8 +473,8 @@ def _rounding_conversions(name: str, original: Callable[..., Any]) -> Callable[.
     @functools.wraps(original)
     def convert(x: Any, dtype: torch.dtype) -> Any:
         is_of_program = str(V.graph.current_node.meta.get("original_aten")) == "aten._to_copy.default"
-        is_rounded = is_of_program and dtype in HALVES and x.get_dtype() != dtype and not x.get_dtype().is_complex
-        return _narrowed(x, dtype) if is_rounded and _is_on(name, x) else original(x, dtype)
+        goes_on = dtype in HALVES and x.get_dtype() in (*HALVES, torch.float32) and x.get_dtype() != dtype
+        return _narrowed(x, dtype) if is_of_program and goes_on and _is_on(name, x) else original(x, dtype)
 
     return convert
 
