@@ -103,8 +103,8 @@ def _with_views_of_results(graph: torch.fx.Graph) -> set[torch.fx.Node]:
 
     for node in result.all_input_nodes:
         result.replace_input_with(node, again(node))
-    for node in reversed(list(graph.nodes)):
-        if node in made and not node.users:
+    for node in reversed(made):
+        if not node.users:
             graph.erase_node(node)
     return set(made.values())
 
@@ -123,12 +123,8 @@ def _unknown(view: torch.Tensor) -> torch.Tensor:
 
 def _is_view(node: torch.fx.Node) -> bool:
     """Whether a node's value shares memory with its first operand, whatever that is."""
-    if node.target is operator.getitem:
-        return _is_view(node.all_input_nodes[0])
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    alias = node.target._schema.returns[0].alias_info if node.target._schema.returns else None
-    return alias is not None and not alias.is_write
+    target = (node.all_input_nodes[0] if node.target is operator.getitem else node).target
+    return isinstance(target, torch._ops.OpOverload) and target.is_view
 
 
 class _Support(OperatorSupportBase):
